@@ -1,0 +1,1 @@
+"""Running attempts: docker and venv behind one contract, and the scheduler that feeds them."""

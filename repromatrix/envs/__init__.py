@@ -1,0 +1,1 @@
+"""Where to run: environments locked, fetched once, and turned into images or venvs."""

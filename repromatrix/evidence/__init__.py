@@ -1,0 +1,1 @@
+"""What an attempt means: outcome and signature, pure functions over what it left behind."""

@@ -1,0 +1,1 @@
+"""The terminal: progress, tables, the host check."""
