@@ -1,4 +1,4 @@
-"""How the middle of the program tells the edge what it is doing: phases, amounts and notes, without knowing who listens."""
+"""How the middle tells the edge what it is doing: phases, amounts and notes, without knowing who listens."""
 
 from __future__ import annotations
 

@@ -66,5 +66,5 @@ def find_project(start: Path | None = None) -> Project:
         if (folder / "matrix.toml").is_file():
             return Project(folder, store)
     raise UserError(
-        "no matrix.toml here or in any folder above", where=str(here), hint="run the command inside a checkout of the project"
+        "no matrix.toml here or in any folder above", where=str(here), hint="run it inside a checkout of the project"
     )

@@ -1,4 +1,4 @@
-"""The contract between the flow and an engine: prepare an environment once, run attempts in it, leave nothing behind."""
+"""The contract of an engine: prepare an environment once, run attempts in it, leave nothing behind."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class AxisChoice:
-    """A repro's word on one axis: `specifier` narrows the matrix's values, `values` replaces them (and so can widen)."""
+    """A repro's word on one axis: `specifier` narrows the matrix's values, `values` replaces them (so it can widen)."""
 
     specifier: str | None = None
     values: tuple[str, ...] = ()
@@ -275,7 +275,7 @@ class Environment:
             elif name not in ("jax", "jaxlib", "cuda", "python", "nccl"):
                 parts.append(re.sub(r"[^a-z0-9.]+", "_", name.lower()) + value)
         if self.as_of != "release":
-            parts.append(self.as_of.replace("-", "") if self.as_of == "latest" else "asof" + self.as_of.replace("-", ""))
+            parts.append("latest" if self.as_of == "latest" else "asof" + self.as_of.replace("-", ""))
         if self.packages:
             parts.append("x" + hashlib.sha256("\n".join(self.packages).encode()).hexdigest()[:6])
         return "-".join(parts)
