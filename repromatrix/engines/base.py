@@ -45,6 +45,7 @@ class Attempt:
         memory: Bytes the whole tree may use, or None.
         cpus: Size of the CPU set, or None for all.
         gpus: Number of GPUs; 0 = none visible.
+        devices: Indices of the GPUs granted; empty = the first `gpus`.
         processes: Ranks to start.
     """
 
@@ -58,6 +59,7 @@ class Attempt:
     cpus: int | None = None
     gpus: int = 0
     processes: int = 1
+    devices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,16 @@ class Engine(ABC):
     @abstractmethod
     def unavailable(self) -> str:
         """Why this engine cannot be used here; empty if it can. Answers within 5 s."""
+
+    @abstractmethod
+    def basis(self, python: str, listener: Listener) -> str:
+        """What beside the lock decides results for this Python minor version: the base image, or the host's interpreter.
+
+        Goes into the result's key and, as `Prepared.base`, into reports. May build the base the first time; fast after.
+
+        Raises:
+            InfraError: No such base or interpreter can be had here.
+        """
 
     @abstractmethod
     def known(self, lock: Lock) -> Prepared | None:

@@ -72,7 +72,8 @@ class CellResult:
         repro, environment, axes, target, params: Of the cell.
         engine: That ran it; empty if none did.
         base: Where the interpreter came from.
-        identity: Image id or lock hash.
+        identity: Hash of the environment's lock.
+        script: Hash of the repro when it ran.
         expected: The claim in words (`error "FAILED_PRECONDITION *"`), or empty.
         as_expected: Whether the claim held; None where there is none or where nothing was attempted.
         evidence: Folder of the cell's attempts, relative to the project's root.
@@ -102,6 +103,7 @@ class CellResult:
     evidence: str = ""
     command: str = ""
     facts: tuple[tuple[str, str], ...] = ()
+    script: str = ""
 
     @property
     def column(self) -> str:

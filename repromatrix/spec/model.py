@@ -204,6 +204,7 @@ class Repro:
         cpus: Size of the CPU set, or None for all.
         processes: Ranks started in one attempt.
         hlo: `text`, `passes`, `off`, or None for the default.
+        strings, symbols, flags: What a probe looks up; empty for other repros.
     """
 
     name: str
@@ -229,6 +230,9 @@ class Repro:
     repeat: int | None = None
     files: tuple[str, ...] = ()
     probe: bool = False
+    strings: tuple[str, ...] = ()
+    symbols: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

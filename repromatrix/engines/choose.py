@@ -1,0 +1,59 @@
+"""Which engine runs the cells, and how much of the host it may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from repromatrix.engines.base import Engine
+from repromatrix.errors import InfraError, UserError
+from repromatrix.events import Listener
+from repromatrix.project import Project
+from repromatrix.spec.model import Matrix
+
+KNOWN = ("docker", "venv")
+LATER = ("podman", "slurm")
+
+
+def choose_engine(name: str, project: Project, matrix: Matrix, listener: Listener) -> Engine:
+    """The engine called `name`; `auto` takes the first of docker and venv that answers, and says why not the other.
+
+    Raises:
+        UserError: No engine of this name.
+        InfraError: The engine asked for by name does not answer.
+    """
+    if name in LATER:
+        raise UserError(f"engine {name} is not built yet", hint=f"use one of: auto, {', '.join(KNOWN)}")
+    if name not in ("auto", *KNOWN):
+        raise UserError(f"no engine is called {name!r}", hint=f"use one of: auto, {', '.join(KNOWN)}")
+    for candidate in KNOWN if name == "auto" else (name,):
+        engine = _make(candidate, project, matrix)
+        why = engine.unavailable()
+        if not why:
+            return engine
+        if name != "auto":
+            raise InfraError(f"engine {candidate} does not answer: {why}", hint="`invoke doctor` says what to do")
+        listener.note(f"engine {candidate} not used: {why}")
+    raise InfraError("no engine answers", hint="`invoke doctor` says what is missing")
+
+
+def _make(name: str, project: Project, matrix: Matrix) -> Engine:
+    from repromatrix.envs.wheels import WheelStore
+
+    if name == "docker":
+        from repromatrix.engines.docker import DockerEngine
+
+        return DockerEngine(project, matrix)
+    from repromatrix.engines.venv import VenvEngine
+
+    return VenvEngine(WheelStore(project.store))
+
+
+def count_gpus() -> int:
+    """NVIDIA GPUs of this host, by their device nodes (`/dev/nvidia0`...): the driver makes one for each."""
+    return sum(1 for node in Path("/dev").glob("nvidia[0-9]*") if node.name.removeprefix("nvidia").isdigit())
+
+
+def default_jobs() -> int:
+    """Attempts at once: one per two usable CPUs, at least one, since XLA compiles on several threads."""
+    return max(1, len(os.sched_getaffinity(0)) // 2)

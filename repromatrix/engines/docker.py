@@ -1,0 +1,388 @@
+"""The Docker engine: one container per attempt, nothing trusted that the daemon says of the script."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shlex
+import subprocess
+import threading
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from repromatrix.engines.attempt import (
+    CANCELLED,
+    GRACE,
+    SUPERVISOR,
+    abandoned,
+    owner,
+    read_raw,
+    script_env,
+    write_spec,
+)
+from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
+from repromatrix.envs import base, image
+from repromatrix.envs.daemon import LABEL, Daemon, address, connect, daemon_errors
+from repromatrix.envs.wheels import WheelStore
+from repromatrix.errors import InfraError
+
+if TYPE_CHECKING:
+    from repromatrix.envs.base import BaseImage
+    from repromatrix.envs.model import Lock
+    from repromatrix.events import Listener
+    from repromatrix.project import Project
+    from repromatrix.spec.model import Matrix
+
+INSIDE = "/attempt"
+"""Where the attempt's folder lies in the container."""
+
+SUPERVISE = "/opt/repromatrix/supervise.py"
+PYTHON = "/opt/env/bin/python"
+PATH = "/opt/env/bin:/usr/local/bin:/usr/bin:/bin"
+
+PIDS = 4096
+"""Tasks an attempt may have: JAX starts some 60 threads per 16 CPUs, a fork bomb stops here."""
+
+SHM = 2 << 30
+"""Bytes of /dev/shm: NCCL's ring buffers need more than Docker's 64 MB."""
+
+NOFILE = 65536
+
+OVERTIME = 15.0
+"""Seconds after the supervisor should have ended, until the host kills the container."""
+
+REFUSED = {
+    "docker-init": "the daemon has no docker-init: the supervisor was PID 1",
+    "rlimit type 7": "the daemon may not raise the limit of open files: its own holds",
+    "rlimit type 4": "the daemon may not raise the limit of core files: its own holds",
+}
+"""What a daemon may be unable to give, by the words with which it refuses to start a container, and the note that an
+attempt without it carries. Debian ships docker-init in another package (tini); a daemon in a sandbox has hard limits
+(setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE)."""
+
+POLL = 0.1
+"""Seconds between two looks at the cancellation; the end of the container itself is noticed at once."""
+
+
+class DockerEngine(Engine):
+    """Runs attempts in containers of a Docker daemon on this machine."""
+
+    name = "docker"
+    isolation = (
+        "one container per attempt: own files, processes and memory limit, no network, no capabilities; "
+        "the kernel, its time and the CPU's caches are shared"
+    )
+
+    def __init__(self, project: Project, matrix: Matrix) -> None:
+        self._project = project
+        self._matrix = matrix
+        self._store = WheelStore(project.store)
+        self._host = address()
+        self._guard = threading.Lock()
+        self._connected: Daemon | None = None
+        self._info: dict[str, Any] = {}
+        self._refused: set[str] = set()  # keys of REFUSED, as containers that did not start have shown
+
+    # ---- is it there ----
+
+    def unavailable(self) -> str:
+        if not self._host.startswith("unix://"):
+            return f"{self._host} may be another machine, whose containers do not see the folders of this one"
+        try:
+            daemon = connect(self._host, timeout=4)
+            with daemon_errors(self._host, "say what it is"):
+                system = daemon.api.info()
+        except InfraError as error:
+            return f"{error.where}: {error.message}" if error.where else error.message
+        if system.get("OSType") != "linux":
+            return f"the daemon runs {system.get('OSType')} containers, not linux ones"
+        try:
+            subprocess.run(["docker", "buildx", "version"], capture_output=True, check=True, timeout=4)
+        except FileNotFoundError:
+            return "a daemon answers, but its command line client `docker` is not installed"
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired):
+            return f"a daemon answers, but `docker buildx` does not; {image.BUILDX_HINT}"
+        return ""
+
+    def _daemon(self) -> Daemon:
+        with self._guard:
+            if self._connected is None:
+                daemon = connect(self._host)
+                with daemon_errors(self._host, "say what it is"):
+                    self._info = daemon.api.info()
+                self._connected = daemon
+            return self._connected
+
+    # ---- environments ----
+
+    def basis(self, python: str, listener: Listener) -> str:
+        return self._base(python, listener).description
+
+    def _base(self, python: str, listener: Listener) -> BaseImage:
+        return base.resolve_base(self._matrix, python, self._daemon(), self._project.store, listener)
+
+    def known(self, lock: Lock) -> Prepared | None:
+        chosen = base.recorded(self._matrix, lock.python, self._project.store)
+        if chosen is None:
+            return None
+        found = image.known(lock, chosen, self._daemon())
+        return None if found is None else _prepared(lock, chosen, found)
+
+    def prepare(self, lock: Lock, listener: Listener) -> Prepared:
+        chosen = self._base(lock.python, listener)
+        found = image.known(lock, chosen, self._daemon())
+        return _prepared(lock, chosen, found or image.build(lock, chosen, self._store, self._daemon(), listener))
+
+    # ---- attempts ----
+
+    def run(self, prepared: Prepared, attempt: Attempt, cancel: threading.Event) -> Raw:
+        daemon = self._daemon()
+        write_spec(attempt, python=PYTHON, root=INSIDE, env={"PATH": PATH}, watch_stdin=False, own_cgroup=True)
+        container = f"repromatrix-{re.sub(r'[^A-Za-z0-9_.-]', '_', attempt.id)}-{secrets.token_hex(4)}"
+        notes: list[str] = []
+        try:
+            try:
+                self._start(daemon, container, prepared, attempt)
+            except InfraError as error:
+                return self._failed(error)
+            notes += [REFUSED[what] for what in sorted(self._refused)]
+            why = self._follow(daemon, container, attempt, cancel)
+            raw = self._verdict(daemon, container, attempt, why)
+        finally:
+            notes += self._remove(daemon, container)
+        return replace(raw, notes=(*raw.notes, *notes))
+
+    def _failed(self, error: InfraError) -> Raw:
+        """An attempt that never started; raises where the whole daemon is gone."""
+        if not self._answers():
+            raise error
+        return Raw(infra=str(error))
+
+    def _answers(self) -> bool:
+        try:
+            connect(self._host, timeout=10).api.ping()
+        except Exception:  # whatever it is, it is no answer
+            return False
+        return True
+
+    def _start(self, daemon: Daemon, container: str, prepared: Prepared, attempt: Attempt) -> None:
+        """Create and start; the request's own deadline holds for each.
+
+        Raises:
+            InfraError: Refused, too slow, or gone.
+        """
+        while True:
+            with daemon_errors(self._host, "create the container"):
+                self._create(daemon, container, prepared, attempt)
+            try:
+                with daemon_errors(self._host, "start the container"):
+                    daemon.api.start(container)
+                return
+            except InfraError as error:
+                what = next((words for words in REFUSED if words in error.message), None)
+                if what is None or what in self._refused:
+                    raise
+                self._refused.add(what)
+            if trouble := self._remove(daemon, container):
+                raise InfraError(trouble[0], where=self._host)
+
+    def _create(self, daemon: Daemon, container: str, prepared: Prepared, attempt: Attempt) -> None:
+        from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
+
+        api = daemon.api
+        options = self._options()
+        gpus = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if attempt.gpus else None
+        host = api.create_host_config(
+            init=options.init,
+            network_mode="none",
+            cap_drop=["ALL"],
+            security_opt=options.security,
+            pids_limit=PIDS,
+            # With equal limits nothing is swapped, so that a lack of memory is a kill and not a slow attempt.
+            mem_limit=attempt.memory,
+            memswap_limit=attempt.memory,
+            shm_size=SHM,
+            ulimits=[Ulimit(name=name, soft=value, hard=value) for name, value in options.ulimits.items()],
+            log_config=LogConfig(type="none"),
+            userns_mode=options.userns,
+            device_requests=gpus,
+            # Mounts, not binds: a folder that the daemon does not see is an error instead of a new empty folder.
+            mounts=[
+                Mount(INSIDE, str(attempt.folder.resolve()), type="bind"),
+                Mount(SUPERVISE, str(SUPERVISOR), type="bind", read_only=True),
+            ],
+        )
+        api.create_container(
+            prepared.location,
+            command=["python3", "-I", "-S", SUPERVISE, INSIDE],
+            entrypoint=[],
+            name=container,
+            user=options.user,
+            working_dir=INSIDE,
+            environment={},
+            host_config=host,
+            stop_timeout=int(GRACE) + 5,
+            use_config_proxy=False,
+            labels={
+                f"{LABEL}attempt": attempt.id,
+                f"{LABEL}owner": owner(),
+                f"{LABEL}deadline": str(int(time.time() + _host_limit(attempt)) + 60),
+            },
+        )
+
+    def _options(self) -> _Options:
+        """What depends on how the daemon itself is set up."""
+        features = {str(entry).split(",")[0].removeprefix("name=") for entry in self._info.get("SecurityOptions") or ()}
+        # In a rootless daemon the caller is root inside, and every other user is a stranger to the caller's files.
+        user = "0:0" if "rootless" in features else f"{os.getuid()}:{os.getgid()}"
+        security = ["no-new-privileges"]
+        if "selinux" in features:
+            security.append("label=disable")  # else the bind mounts are not readable, and relabelling changes the host
+        ulimits = {"core": -1, "nofile": NOFILE}
+        if "rlimit type 4" in self._refused:
+            del ulimits["core"]
+        if "rlimit type 7" in self._refused:
+            del ulimits["nofile"]
+        userns = "host" if "userns" in features else None
+        return _Options(user, security, userns, "docker-init" not in self._refused, ulimits)
+
+    def _follow(self, daemon: Daemon, container: str, attempt: Attempt, cancel: threading.Event) -> str:
+        """Until the container has ended; returns why the host killed it, or nothing.
+
+        Raises:
+            InfraError: The daemon is gone.
+        """
+        limit = _host_limit(attempt)
+        ended = threading.Event()
+        trouble: list[InfraError] = []
+
+        def wait() -> None:
+            try:
+                with daemon_errors(self._host, "wait for the container"):
+                    daemon.api.wait(container, timeout=int(limit) + 120)
+            except InfraError as error:
+                trouble.append(error)
+            finally:
+                ended.set()
+
+        threading.Thread(target=wait, daemon=True).start()
+        deadline, why = time.monotonic() + limit, ""
+        while not ended.wait(POLL):
+            if cancel.is_set():
+                why = CANCELLED
+            elif time.monotonic() > deadline:
+                why = f"the container did not end within {limit:.0f} s and was killed from outside"
+            if why:
+                self._kill(daemon, container)
+                if not ended.wait(30):
+                    raise InfraError(
+                        "a container does not end after SIGKILL", where=container, hint="restart the daemon"
+                    )
+        if trouble and not why:
+            raise trouble[0]
+        return why
+
+    def _kill(self, daemon: Daemon, container: str) -> None:
+        from docker.errors import APIError
+
+        with daemon_errors(self._host, "kill the container"):
+            try:
+                daemon.api.kill(container)
+            except APIError as error:
+                if error.status_code not in (404, 409):  # it has ended meanwhile
+                    raise
+
+    def _verdict(self, daemon: Daemon, container: str, attempt: Attempt, why: str) -> Raw:
+        if why == CANCELLED:
+            return Raw(infra=CANCELLED)
+        raw = read_raw(attempt.folder, attempt.id)
+        with daemon_errors(self._host, "inspect the container"):
+            state = daemon.api.inspect_container(container)["State"]
+        if not (attempt.folder / "result.json").exists():
+            if state.get("OOMKilled") and attempt.memory is not None:
+                # The kernel chose the supervisor; which process of the tree it takes is its own affair.
+                return Raw(signal="SIGKILL", oom_kills=1, notes=("the memory limit ended the supervisor too",))
+            said = state.get("Error") or f"status {state.get('ExitCode')}"
+            return replace(raw, infra=f"{why or raw.infra}; the engine says: {said}")
+        if why and not raw.infra:
+            return replace(raw, notes=(*raw.notes, why))
+        return raw
+
+    def _remove(self, daemon: Daemon, container: str) -> list[str]:
+        """Remove the container whatever its state; says what went wrong."""
+        from docker.errors import APIError
+
+        try:
+            with daemon_errors(self._host, "remove the container"):
+                try:
+                    daemon.api.remove_container(container, force=True, v=True)
+                except APIError as error:
+                    if error.status_code != 404:
+                        raise
+        except InfraError as error:
+            return [f"container {container} is left behind: {error.message}"]
+        return []
+
+    # ---- by hand, and afterwards ----
+
+    def command(self, prepared: Prepared, attempt: Attempt) -> str:
+        options = self._options()
+        words = ["docker", "run", "--rm", *(["--init"] * options.init), "--network=none", "--cap-drop=ALL"]
+        words += [f"--security-opt={option}" for option in options.security]
+        words += [f"--pids-limit={PIDS}", f"--shm-size={SHM}"]
+        words += [f"--ulimit={name}={value}" for name, value in options.ulimits.items()]
+        if attempt.memory is not None:
+            words += [f"--memory={attempt.memory}", f"--memory-swap={attempt.memory}"]
+        if attempt.gpus:
+            words.append("--gpus=all")
+        if attempt.cpus is not None:
+            words.append(f"--cpuset-cpus={','.join(str(n) for n in sorted(os.sched_getaffinity(0))[: attempt.cpus])}")
+        words += [f"--user={options.user}", f"--workdir={INSIDE}/work"]
+        words.append(f"--mount=type=bind,source={(attempt.folder / 'work').resolve()},target={INSIDE}/work")
+        env = script_env(attempt, INSIDE, {"PATH": PATH})
+        env["TMPDIR"] = "/tmp"
+        for name, value in sorted(env.items()):
+            if not name.startswith("REPROMATRIX_"):
+                words.append(f"--env={name}={value}")
+        words += [prepared.location, PYTHON, attempt.script, *attempt.arguments]
+        return " ".join(map(shlex.quote, words))
+
+    def reap(self) -> list[str]:
+        daemon = self._daemon()
+        with daemon_errors(self._host, "list its containers"):
+            found = daemon.api.containers(all=True, filters={"label": f"{LABEL}attempt"})
+        ended = []
+        for container in found:
+            labels, name = container["Labels"], container["Names"][0].lstrip("/")
+            if abandoned(labels.get(f"{LABEL}owner", "")):
+                why = "its owner is dead"
+            elif time.time() > float(labels.get(f"{LABEL}deadline", "inf")):
+                why = "its deadline has passed"
+            else:
+                continue
+            if trouble := self._remove(daemon, container["Id"]):
+                raise InfraError(trouble[0], where=self._host)
+            ended.append(f"container {name} ({container['State']}): {why}")
+        return ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """Settings of a container that follow from the daemon's own."""
+
+    user: str
+    security: list[str]
+    userns: str | None
+    init: bool
+    ulimits: dict[str, int]
+
+
+def _prepared(lock: Lock, chosen: BaseImage, found: str) -> Prepared:
+    return Prepared(lock, DockerEngine.name, found, chosen.description, found)
+
+
+def _host_limit(attempt: Attempt) -> float:
+    """Seconds after which the host stops believing in the supervisor."""
+    return attempt.timeout + GRACE + OVERTIME

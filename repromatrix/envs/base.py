@@ -1,0 +1,222 @@
+"""The image an interpreter comes from: an official one pinned by digest, or the same kind built from Debian packages.
+
+What was chosen is written down in the store, so that runs without a network use the same base, and results stay
+comparable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from repromatrix.envs import debian
+from repromatrix.envs.daemon import Daemon, connect, daemon_errors
+from repromatrix.errors import InfraError
+from repromatrix.events import Listener
+from repromatrix.spec.model import Base, Matrix
+
+REGISTRY_TIMEOUT = 10
+"""Seconds a registry may take to answer before it counts as absent."""
+
+PULL_TIMEOUT = 900
+"""Seconds a pull may take: a slim Python image is about 50 MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseImage:
+    """An image that holds an interpreter and what wheels need of the system.
+
+    Attributes:
+        id: What decides its content: the digest, or `sha256:` and the hash of the list of Debian packages.
+        description: For reports: `Debian bookworm 9f1c2ab34d5e (mmdebstrap)`, or the reference.
+        reference: What `FROM` takes.
+        python: Minor version, `3.11`.
+        zstd: Whether its `tar` can read zstd, so that packs can be sent compressed.
+    """
+
+    id: str
+    description: str
+    reference: str
+    python: str
+    zstd: bool = False
+
+
+def declared(matrix: Matrix, python: str) -> Base:
+    """What matrix.toml says of `python`, or the Debian release that has it.
+
+    Raises:
+        InfraError: Neither.
+    """
+    for base in matrix.bases:
+        if base.python == python:
+            return base
+    if python in debian.RELEASES:
+        return Base(python, None, debian.RELEASES[python])
+    raise InfraError(
+        f"no base image is known for Python {python}",
+        where=str(matrix.path),
+        hint=f'add [bases."{python}"] with `image = "python:{python}-slim-bookworm@sha256:..."`',
+    )
+
+
+def published(matrix: Matrix, python: str) -> BaseImage:
+    """The base that committed Dockerfiles name: the same on every machine, with no engine asked.
+
+    Raises:
+        InfraError: See `declared`.
+    """
+    base = declared(matrix, python)
+    if base.image is not None:
+        return _official(base.image, python)
+    # Whoever builds it passes what `resolve_base` found here: `--build-arg BASE=...`.
+    return BaseImage("", f"Debian {base.debian}", f"repromatrix-base:{base.debian}", python, zstd=True)
+
+
+def recorded(matrix: Matrix, python: str, store: Path) -> BaseImage | None:
+    """The base that earlier runs of this machine chose for the same entry of matrix.toml; asks no one.
+
+    Raises:
+        InfraError: See `declared`.
+    """
+    try:
+        return BaseImage(**json.loads(_record(declared(matrix, python), store).read_text()))
+    except FileNotFoundError:
+        return None
+
+
+def resolve_base(matrix: Matrix, python: str, daemon: Daemon, store: Path, listener: Listener) -> BaseImage:
+    """A base that the engine has when this returns: pulled, imported or built if it must be.
+
+    The official image where the engine has it or the registry gives it, else one from Debian packages.
+
+    Args:
+        store: Root of the store; `bases/` in it keeps what was built and what was chosen.
+
+    Raises:
+        InfraError: Neither can be had here; says what was tried.
+    """
+    base = declared(matrix, python)
+    before = recorded(matrix, python, store)
+    if base.image is not None and (before is None or before.reference == base.image):
+        why = _obtain(base.image, daemon, listener)
+        if not why:
+            return _remember(_official(base.image, python), base, store)
+        if base.debian is None:
+            raise InfraError(
+                f"the base image of Python {python} cannot be had: {why}",
+                where=base.image,
+                hint="connect the engine to a registry or mirror, `docker load` the image, or name a Debian release in "
+                f'[bases."{python}"] to build one from packages',
+            )
+        listener.note(f"{base.image}: {why}; Python {python} comes from Debian {base.debian} packages instead")
+    assert base.debian is not None
+    made = debian.build(base.debian, store / "bases", listener)
+    reference = debian.import_image(made, daemon)
+    chosen = BaseImage(
+        f"sha256:{made.hash}", f"Debian {base.debian} {made.hash[:12]} (mmdebstrap)", reference, python, zstd=True
+    )
+    if before is not None and before.id != chosen.id:
+        listener.warn(f"the base of Python {python} changed: {before.description} -> {chosen.description}")
+    return _remember(chosen, base, store)
+
+
+def resolve_digests(matrix: Matrix, host: str) -> dict[str, str]:
+    """What the tags of the official images stand for today: reference with digest, by Python version.
+
+    Args:
+        host: Address of the Docker daemon, which asks the registry with its own mirrors and credentials.
+
+    Raises:
+        InfraError: No registry or no daemon answers.
+    """
+    found = {}
+    for base in matrix.bases:
+        if base.image is None:
+            continue
+        tag = base.image.partition("@")[0]
+        why, digest = _ask_registry(tag, host)
+        if why:
+            raise InfraError(
+                f"the digest of {tag} cannot be had: {why}", hint="try again where a registry is reachable"
+            )
+        found[base.python] = f"{tag}@{digest}"
+    return found
+
+
+def _official(reference: str, python: str) -> BaseImage:
+    return BaseImage(reference.rpartition("@")[2], reference, reference, python)
+
+
+def _obtain(reference: str, daemon: Daemon, listener: Listener) -> str:
+    """Make sure that the engine has the image; returns why not, or nothing."""
+    from docker.errors import ImageNotFound
+
+    with daemon_errors(daemon.host, f"look for {reference}"):
+        try:
+            daemon.api.inspect_image(reference)  # type: ignore[no-untyped-call]  # the stubs leave it bare
+            return ""
+        except ImageNotFound:
+            pass
+    why, _ = _ask_registry(reference, daemon.host)
+    return why or _pull(reference, daemon, listener)
+
+
+def _ask_registry(reference: str, host: str) -> tuple[str, str]:
+    """(why the registry gives no digest, the digest): one of them is empty."""
+    from docker.errors import APIError
+    from requests.exceptions import Timeout
+
+    daemon = connect(host, timeout=REGISTRY_TIMEOUT)
+    with daemon_errors(host, "ask the registry"):
+        try:
+            answer = daemon.api.inspect_distribution(reference)  # type: ignore[no-untyped-call]  # the stubs leave it bare
+        except APIError as error:
+            return f"the registry does not give it ({_short(str(error.explanation or error))})", ""
+        except Timeout:
+            return f"no registry answered within {REGISTRY_TIMEOUT} s", ""
+    return "", str(answer["Descriptor"]["digest"])
+
+
+def _pull(reference: str, daemon: Daemon, listener: Listener) -> str:
+    """Pull by digest; returns why it failed, or nothing."""
+    task = listener.start("base", reference, unit="B")
+    seen: dict[str, int] = {}
+    deadline = time.monotonic() + PULL_TIMEOUT
+    with daemon_errors(daemon.host, f"pull {reference}"):
+        for event in daemon.api.pull(reference, stream=True, decode=True):
+            if "error" in event:
+                task.finish("failed")
+                return f"the pull failed ({_short(event['error'])})"
+            if time.monotonic() > deadline:
+                task.finish("failed")
+                return f"the pull did not end within {PULL_TIMEOUT} s"
+            if event.get("status") == "Downloading" and (now := event["progressDetail"].get("current")):
+                task.advance(now - seen.get(event["id"], 0))
+                seen[event["id"]] = now
+    task.finish()
+    return ""
+
+
+def _short(text: str) -> str:
+    """The last and so most specific part of a chain of errors, without the addresses before it."""
+    return re.sub(r"\s+", " ", text).strip()[-160:]
+
+
+def _record(base: Base, store: Path) -> Path:
+    key = hashlib.sha256(repr((base.python, base.image, base.debian, debian.RECIPE)).encode()).hexdigest()[:16]
+    return store / "bases" / f"choice-{base.python}-{key}.json"
+
+
+def _remember(chosen: BaseImage, base: Base, store: Path) -> BaseImage:
+    path = _record(base, store)
+    text = json.dumps(asdict(chosen), indent=1)
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{hashlib.sha256(text.encode()).hexdigest()[:8]}")
+        partial.write_text(text)
+        partial.replace(path)
+    return chosen

@@ -1,0 +1,323 @@
+"""One readable Dockerfile per environment, and its image, built with no network from the store.
+
+The very same file builds from the network: its stage `wheels` downloads what the lock names. Here that stage is
+replaced by a folder of packs, hard links into the store.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repromatrix import __version__
+from repromatrix.envs.base import BaseImage
+from repromatrix.envs.command import run_command
+from repromatrix.envs.daemon import LABEL, Daemon, daemon_errors, trouble
+from repromatrix.envs.model import Lock, Wheel
+from repromatrix.envs.pack import has_bytecode
+from repromatrix.envs.pack_core import MTIME
+from repromatrix.envs.wheels import WheelStore
+from repromatrix.errors import InfraError
+from repromatrix.events import Listener, Task
+from repromatrix.project import Project
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+LARGE = 20_000_000
+"""Bytes of a wheel from which it gets a layer of its own. Docker allows 127 layers; jax[cuda12] has 14 such wheels."""
+
+JAX_FAMILY = re.compile(r"jax|jaxlib|jax-cuda\d+-(plugin|pjrt)")
+"""What differs between any two environments, and so comes last."""
+
+BUILD_TIMEOUT = 1800
+"""Seconds a build may take; the largest (jax[cuda12], 3 GB of wheels) took 100 s on two cores."""
+
+PACKS = "/dev/shm"
+"""Where packs are mounted: a tmpfs, since the mount points that BuildKit makes elsewhere change that folder's time,
+and so the layer's digest."""
+
+UNPACK = f'for pack in {PACKS}/*.tar; do tar --delay-directory-restore -xf "$pack" -C / || exit 1; done'
+"""In sorted archives `jax-0.6.0.dist-info/` comes between `jax/` and its files: without the option tar sets the time
+of `jax/` too early."""
+
+BUILDX_HINT = "install Docker's buildx plugin: package docker-buildx-plugin (Docker's) or docker-buildx (Debian's)"
+
+_TEMPLATE = Path(__file__).resolve().parents[2] / "containers" / "Dockerfile.j2"
+_PACK_CORE = Path(__file__).resolve().with_name("pack_core.py")
+
+_slots = threading.Semaphore(2)
+"""Two builds use two cores; a third made all slower."""
+_active = 0
+_count = threading.Lock()
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One RUN of the Dockerfile: `wheels` unpacked into one layer."""
+
+    title: str
+    wheels: tuple[Wheel, ...]
+
+
+def layers(lock: Lock) -> tuple[Layer, ...]:
+    """The wheels in the order in which two environments share the longest prefix: oldest first, jax's own last.
+
+    Layers are stored by their whole chain (overlay2), so a shared wheel saves disk only below the first difference.
+    """
+    order = sorted(lock.wheels, key=lambda wheel: (wheel.uploaded, wheel.name))
+    found = []
+    for family, small in ((False, "the small ones"), (True, "jax itself")):
+        mine = [wheel for wheel in order if bool(JAX_FAMILY.fullmatch(wheel.name)) == family]
+        large = [wheel for wheel in mine if wheel.size >= LARGE]
+        found += [Layer(f"{wheel.name} {wheel.version}, {wheel.size / 1e6:.0f} MB", (wheel,)) for wheel in large]
+        if rest := tuple(wheel for wheel in mine if wheel.size < LARGE):
+            found.append(Layer(small, rest))
+    return tuple(found)
+
+
+def tag(lock: Lock) -> str:
+    """A readable name for people; everything stored refers to the image's id."""
+    return "repromatrix:" + re.sub(r"[^A-Za-z0-9_.-]", "_", lock.id)[:128]
+
+
+def render(lock: Lock, base: BaseImage) -> str:
+    """The Dockerfile of `lock` on `base`; the same text for the same input."""
+    return _template().render(
+        lock=lock,
+        base=base,
+        tag=tag(lock),
+        layers=layers(lock),
+        mtime=MTIME,
+        version=__version__,
+        unpack=UNPACK,
+        packs=PACKS,
+    )
+
+
+def requirements(lock: Lock) -> str:
+    """The lock as pip takes it, with hashes."""
+    return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in lock.wheels)
+
+
+def write_rendered(lock: Lock, base: BaseImage, project: Project) -> Path:
+    """Write the folder from which anyone builds the environment: Dockerfile, requirements.txt, pack_core.py.
+
+    Returns:
+        The folder, `containers/rendered/<environment>`.
+    """
+    folder = project.rendered / lock.id
+    _write_folder(lock, base, folder)
+    return folder
+
+
+def _write_folder(lock: Lock, base: BaseImage, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {
+        "Dockerfile": render(lock, base),
+        "requirements.txt": requirements(lock),
+        "pack_core.py": _PACK_CORE.read_text(),
+    }
+    for name, text in files.items():
+        path = folder / name
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+
+
+def known(lock: Lock, base: BaseImage, daemon: Daemon) -> str | None:
+    """Id of the image of `lock` on `base` if the engine has it.
+
+    Raises:
+        InfraError: The engine does not answer.
+    """
+    wanted = [f"{LABEL}lock={lock.hash}", f"{LABEL}base={base.reference}"]
+    with daemon_errors(daemon.host, "list its images"):
+        found = daemon.api.images(filters={"label": wanted})
+    newest = max(found, key=lambda image: int(image["Created"]), default=None)
+    return None if newest is None else str(newest["Id"])
+
+
+def build(
+    lock: Lock,
+    base: BaseImage,
+    store: WheelStore,
+    daemon: Daemon,
+    listener: Listener,
+    cancel: threading.Event | None = None,
+) -> str:
+    """The image of `lock` on `base`, built with no network; returns its id.
+
+    Args:
+        base: As `resolve_base` gave it: the engine has it.
+        store: Holds every wheel of the lock.
+
+    Raises:
+        InfraError: A wheel is missing, buildx is missing, the daemon is gone or its disk full, the build failed.
+    """
+    with _slot(daemon, listener):
+        task = listener.start("build", lock.id, len(layers(lock)) + 2)
+        try:
+            with _scratch(store) as scratch:
+                wheels, files, iid = scratch / "wheels", scratch / "files", scratch / "iid"
+                wheels.mkdir()
+                _lay_out(lock, base, store, daemon, listener, wheels)
+                _write_folder(lock, base, files)
+                image = _buildx(lock, base, daemon, wheels, files, iid, task, cancel)
+        except BaseException:
+            task.finish("failed")
+            raise
+        task.finish(image.removeprefix("sha256:")[:12])
+    return image
+
+
+@contextmanager
+def _slot(daemon: Daemon, listener: Listener) -> Iterator[None]:
+    """Room for one build; the last one out drops BuildKit's copy of the packs (0.55 GB for five CPU environments)."""
+    global _active  # noqa: PLW0603  # builds of one process share the engine's cache
+    with _count:
+        _active += 1
+    try:
+        with _slots:
+            yield
+    finally:
+        with _count:
+            _active -= 1
+            idle = not _active
+        if idle:
+            _prune(daemon, listener)
+
+
+def _prune(daemon: Daemon, listener: Listener) -> None:
+    """Drop copies of contexts called `wheels`, and nothing else of BuildKit's cache."""
+    try:
+        with daemon_errors(daemon.host, "drop its copy of the packs"):
+            cache = daemon.api.df()["BuildCache"] or []
+            ids = [entry["ID"] for entry in cache if entry["Description"] == "local source for wheels"]
+            if ids:
+                # BuildKit's prune knows no descriptions (26.1.5: it then drops nothing), but a pattern of ids, quoted.
+                pattern = f'"^({"|".join(ids)})$"'
+                daemon.api.prune_builds(filters={"id": pattern}, all=True)  # type: ignore[arg-type]  # narrow stubs
+    except InfraError as error:
+        listener.warn(str(error))
+
+
+@contextmanager
+def _scratch(store: WheelStore) -> Iterator[Path]:
+    """A folder on the store's file system, so that packs can be hard-linked into it."""
+    try:
+        store.tmp.mkdir(parents=True, exist_ok=True)
+        folder = Path(tempfile.mkdtemp(prefix="build-", dir=store.tmp))
+    except OSError as error:
+        raise InfraError(f"cannot prepare a build: {error.strerror}", where=str(store.tmp)) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lay_out(lock: Lock, base: BaseImage, store: WheelStore, daemon: Daemon, listener: Listener, folder: Path) -> None:
+    """Put `<wheel file name>.tar` of every wheel into `folder`."""
+    bare = []
+    for wheel in lock.wheels:
+        pack = store.pack(wheel, lock.python, listener)
+        target = folder / f"{wheel.filename}.tar"
+        if not has_bytecode(pack):
+            bare.append(store.verify(wheel))
+        elif base.zstd:
+            target.hardlink_to(pack)
+        else:
+            # Official images have no zstd. Sending the packs unpacked costs 3 s per 550 MB.
+            _decompress(pack, target)
+    if bare:
+        _compile_in_base(base, daemon, bare, folder, lock)
+
+
+def _decompress(pack: Path, target: Path) -> None:
+    import zstandard
+
+    try:
+        with pack.open("rb") as source, target.open("wb") as out:
+            zstandard.ZstdDecompressor().copy_stream(source, out)
+    except OSError as error:
+        raise InfraError(f"cannot unpack {pack.name}: {error.strerror}", where=str(target.parent)) from error
+
+
+def _compile_in_base(base: BaseImage, daemon: Daemon, wheels: list[Path], folder: Path, lock: Lock) -> None:
+    """Pack `wheels` with the base's own interpreter: this host has none of that version to compile bytecode with."""
+    argv = [
+        "docker",
+        "--host",
+        daemon.host,
+        "run",
+        "--rm",
+        "--network=none",
+        "--cap-drop=ALL",
+        "--cap-add=DAC_OVERRIDE",
+    ]
+    argv += ["--mount", f"type=bind,source={folder},target=/out"]
+    argv += ["--mount", f"type=bind,source={_PACK_CORE},target=/mnt/pack_core.py,readonly"]
+    inside = []
+    for path in wheels:
+        argv += ["--mount", f"type=bind,source={path},target=/mnt/{path.name},readonly"]
+        inside.append(f"/mnt/{path.name}")
+    argv += [base.reference, "python3", "/mnt/pack_core.py", "/out", *inside]
+    status, output = run_command(argv, timeout=BUILD_TIMEOUT, hint="install Docker's command line client")
+    if status:
+        raise trouble(output[-2000:], f"compile the wheels of {lock.id}", daemon.host)
+
+
+def _buildx(
+    lock: Lock,
+    base: BaseImage,
+    daemon: Daemon,
+    wheels: Path,
+    files: Path,
+    iid: Path,
+    task: Task,
+    cancel: threading.Event | None,
+) -> str:
+    argv = ["docker", "--host", daemon.host, "buildx", "build", "--builder=default", "--progress=plain", "--load"]
+    argv += ["--provenance=false", "--network=none", f"--build-context=wheels={wheels}", f"--iidfile={iid}"]
+    argv += [f"--build-arg=BASE={base.reference}", f"--build-arg=SOURCE_DATE_EPOCH={_epoch(lock)}"]
+    argv += [f"--tag={tag(lock)}", str(files)]
+    done: set[str] = set()
+
+    def follow(line: str) -> None:
+        # `#7 DONE 1.2s` or `#7 CACHED`, after `#7 [stage-1 3/6] RUN ...`.
+        if match := re.match(r"(#\d+) (\[[^]]*\d+/\d+\]|DONE|CACHED)", line):
+            if match[2].startswith("["):
+                done.add(match[1])
+            elif match[1] in done:
+                done.discard(match[1])
+                task.advance(1)
+
+    status, output = run_command(argv, timeout=BUILD_TIMEOUT, cancel=cancel, on_line=follow, hint=BUILDX_HINT)
+    if status:
+        if "is not a docker command" in output or "unknown command" in output or "unknown flag: --host" in output:
+            raise InfraError("Docker has no buildx", hint=BUILDX_HINT)
+        raise trouble(output[-3000:], f"build {lock.id}", daemon.host)
+    return iid.read_text().strip()
+
+
+def _epoch(lock: Lock) -> int:
+    """Seconds since 1970 of the newest wheel's upload: the image's creation time, the same whenever it is built."""
+    newest = max((wheel.uploaded for wheel in lock.wheels), default="")
+    return int(datetime.fromisoformat(newest).timestamp()) if newest else MTIME
+
+
+@cache
+def _template() -> Template:
+    import jinja2
+
+    loader = jinja2.FileSystemLoader(_TEMPLATE.parent)
+    environment = jinja2.Environment(loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True)
+    return environment.get_template(_TEMPLATE.name)

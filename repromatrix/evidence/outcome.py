@@ -1,0 +1,249 @@
+"""What an attempt means: outcome, reason, signature and metrics, from how it ended and what it printed.
+
+Pure: the same kept evidence gives the same grade, so `regrade` can be run at any time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from repromatrix.engines.base import Raw
+from repromatrix.evidence.failure import Failure, failures
+from repromatrix.evidence.rules import apply_rules
+from repromatrix.evidence.signature import bounded, choose, shell_signal, sign
+from repromatrix.results.model import AttemptResult, Signature
+from repromatrix.spec.model import Cell, Outcome, SignatureRule, Witness
+
+SKIP = 125
+"""Exit status of a script that does not apply, as in `git bisect run`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradeContext:
+    """What grading needs to know of a cell.
+
+    Attributes:
+        env: Variables of the attempt, the tool's own included.
+        source: The script's text: flags that it sets itself are as much ours as those of `env`.
+        witness: What must be seen for an `ok` to count.
+        timeout: Seconds until the deadline.
+        memory: Bytes allowed, or None.
+        rules: The project's rules on signatures.
+    """
+
+    env: tuple[tuple[str, str], ...] = ()
+    source: str = ""
+    witness: Witness | None = None
+    timeout: float = 0.0
+    memory: int | None = None
+    rules: tuple[SignatureRule, ...] = ()
+
+    @classmethod
+    def of(cls, cell: Cell, rules: Sequence[SignatureRule] = ()) -> GradeContext:
+        # A parameter's value is part of what the author set: a script may build a flag's name from it.
+        values = " ".join(str(value) for _, value in cell.params)
+        source = f"{cell.repro.source}\n{values}"
+        return cls(cell.env, source, cell.repro.witness, cell.timeout, cell.memory, tuple(rules))
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The verdict on one attempt.
+
+    Attributes:
+        exit_status: The script's own, None when a signal ended it.
+        signal: Name of the signal that ended it, or None.
+        reason: One sentence: why this outcome, where the status alone does not say; else empty.
+        metrics: Last value of every `REPRO_METRIC name=value` line, in order of first appearance.
+        notes: Further findings, such as metrics that could not be read.
+    """
+
+    outcome: Outcome
+    exit_status: int | None
+    signal: str | None
+    signature: Signature | None
+    reason: str
+    metrics: tuple[tuple[str, float], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Verdict:
+    outcome: Outcome
+    reason: str = ""
+    killed_for_memory: bool = False
+
+
+def grade(raw: Raw, stdout: str, stderr: str, cell: Cell | GradeContext, frames: Sequence[str] = ()) -> Grade:
+    """The verdict on an attempt that ended as `raw` says and printed `stdout` and `stderr`.
+
+    Args:
+        frames: Frames of the thread that matters, innermost first, where stacks were taken.
+
+    Raises:
+        UserError: A signature rule of the project is wrong.
+    """
+    context = GradeContext.of(cell) if isinstance(cell, Cell) else cell
+    metrics, notes = read_metrics(stdout)
+    verdict = _judge(raw, stdout, stderr, context)
+    stdout, stderr = bounded(stdout), bounded(stderr)
+    ended = raw.signal if raw.exit_status is None else None
+    signature = sign(
+        verdict.outcome,
+        ended,
+        stderr,
+        stdout,
+        frames,
+        exit_status=raw.exit_status,
+        killed_for_memory=verdict.killed_for_memory,
+    )
+    if signature is not None:
+        signature = apply_rules(context.rules, signature, stderr, stdout, frames)
+    return Grade(verdict.outcome, raw.exit_status, ended, signature, verdict.reason, metrics, notes)
+
+
+def regrade(
+    old: AttemptResult, raw: Raw, stdout: str, stderr: str, cell: Cell | GradeContext, frames: Sequence[str] = ()
+) -> AttemptResult:
+    """A kept attempt with the verdict that today's rules give on its evidence; what was measured stays."""
+    new = grade(raw, stdout, stderr, cell, frames)
+    return replace(
+        old,
+        outcome=new.outcome,
+        exit_status=new.exit_status,
+        signal=new.signal,
+        signature=new.signature,
+        reason=new.reason,
+        metrics=new.metrics,
+        notes=tuple(dict.fromkeys((*raw.notes, *new.notes))),
+    )
+
+
+def _judge(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdict:
+    if raw.infra:
+        return _Verdict(Outcome.INFRA, raw.infra)
+    if raw.timed_out:
+        limit = f" of {context.timeout:g} s" if context.timeout else ""
+        return _Verdict(Outcome.HANG, f"still running at the deadline{limit}")
+    if raw.exit_status is None and raw.signal is None:
+        return _Verdict(Outcome.INFRA, "the supervisor left neither an exit status nor a signal")
+    if raw.exit_status == 0:
+        return _finished(raw, stdout, stderr, context.witness)
+    if raw.exit_status == SKIP:
+        return _Verdict(Outcome.SKIP, "the script says that it does not apply (exit status 125)")
+    stdout, stderr = bounded(stdout), bounded(stderr)  # not before: a witness may stand anywhere
+    failure = choose(raw.signal if raw.exit_status is None else None, raw.exit_status, stderr, stdout)
+    if failure is not None and failure.kind == "flag" and (reason := _refused(failure, stderr, context)):
+        return _Verdict(Outcome.SKIP, reason)
+    return _memory(raw, failure, context) or _failed(raw)
+
+
+def _finished(raw: Raw, stdout: str, stderr: str, witness: Witness | None) -> _Verdict:
+    """Exit 0: well, unless what proves it is missing. What was printed as errors counts for nothing."""
+    missing = [wanted for wanted in (witness.output if witness else ()) if not _seen(wanted, stdout, stderr)]
+    if missing:
+        return _Verdict(Outcome.INCONCLUSIVE, "exit 0, but the output lacks " + ", ".join(map(repr, missing)))
+    if witness and (witness.hlo or witness.passes):
+        return _Verdict(Outcome.INCONCLUSIVE, "exit 0, but the HLO was not collected, so the witness cannot be checked")
+    if raw.oom_kills:
+        return _Verdict(Outcome.OK, f"exit 0, though {_processes(raw.oom_kills)} of it ended for memory")
+    return _Verdict(Outcome.OK)
+
+
+def _seen(wanted: str, stdout: str, stderr: str) -> bool:
+    """A witness is text to be found as it stands, or a regular expression that is found."""
+    if wanted in stdout or wanted in stderr:
+        return True
+    try:
+        compiled = re.compile(wanted)
+    except re.error:
+        return False
+    return bool(compiled.search(stdout) or compiled.search(stderr))
+
+
+def _refused(failure: Failure, stderr: str, context: GradeContext) -> str:
+    """Why a refused flag is no fault of the version; empty where it may be one.
+
+    A flag of the environment is refused by every process of the attempt, so whatever else failed came of it. One that
+    only the script's text names may have been a child's, tried on purpose: then nothing else may have failed.
+    """
+    names = [flag.partition("=")[0].lstrip("-") for flag in failure.flags]
+    alone = all(other.kind == "flag" or not other.message for other in failures(stderr))
+    known = "\n".join([value for _, value in context.env] + [context.source] * alone)
+    if not names or not all(name and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", known) for name in names):
+        return ""
+    flags = " ".join(failure.flags)
+    if failure.site == "unknown":
+        return f"this version does not know {flags}"
+    if failure.site == "value refused":
+        return f"this version does not accept the value in {flags}"
+    return f"XLA took {flags} for a file of flags, as it does not begin with --"
+
+
+def _memory(raw: Raw, failure: Failure | None, context: GradeContext) -> _Verdict | None:
+    """The verdict where memory ran out: by the failure's own words, or by a kill that was counted."""
+    ended = _ended(raw)
+    if failure is not None and failure.memory:
+        where = "device memory" if failure.memory == "device" else "memory"
+        words = f"{failure.site}: {failure.message}" if failure.message else failure.site
+        return _Verdict(Outcome.OOM, f"{where} ran out ({words.rstrip('.')[:200]}), {ended}")
+    if not raw.oom_kills:
+        return None
+    if failure is not None and raw.signal != "SIGKILL" and not failure.follows:
+        return None  # it died of something else; the kill is told in `_failed`
+    known = [("limit", context.memory or 0), ("peak", raw.peak_memory)]
+    sizes = ", ".join(f"{name} {_bytes(size)}" for name, size in known if size)
+    killed = f"{_processes(raw.oom_kills)} killed for memory" + (f" ({sizes})" if sizes else "")
+    return _Verdict(Outcome.OOM, f"{killed}, {ended}", killed_for_memory=True)
+
+
+def _failed(raw: Raw) -> _Verdict:
+    killed = f"; {_processes(raw.oom_kills)} of it killed for memory" if raw.oom_kills else ""
+    if raw.exit_status is None:
+        unknown = "killed from outside: no kernel kill for memory was counted" if raw.signal == "SIGKILL" else ""
+        return _Verdict(Outcome.CRASH, (unknown + killed).removeprefix("; "))
+    stands_for = shell_signal(raw.exit_status)
+    words = (
+        f"exit status {raw.exit_status} stands for {stands_for} of a child, as shells pass it on" if stands_for else ""
+    )
+    return _Verdict(Outcome.ERROR, (words + killed).removeprefix("; "))
+
+
+def _ended(raw: Raw) -> str:
+    return f"ended by {raw.signal}" if raw.exit_status is None else f"exit status {raw.exit_status}"
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _bytes(size: int) -> str:
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if size >= unit:
+            return f"{size / unit:.4g} {name}"
+    return f"{size} B"
+
+
+_METRIC = re.compile(r"^REPRO_METRIC\b(?P<rest>.*)$", re.MULTILINE)
+_ASSIGNED = re.compile(r"\s+(?P<name>[A-Za-z_][\w.:/-]*)\s*=\s*(?P<value>\S+)\s*$")
+
+
+def read_metrics(stdout: str) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
+    """Metrics of the `REPRO_METRIC name=value` lines, the last of each name; and a note for each line that is none."""
+    values: dict[str, float] = {}
+    notes: list[str] = []
+    for line in _METRIC.finditer(stdout):
+        assigned = _ASSIGNED.match(line["rest"])
+        try:
+            value = float(assigned["value"]) if assigned else math.nan
+        except ValueError:
+            value = math.nan
+        if assigned is None or not math.isfinite(value):
+            if len(notes) < 5:
+                notes.append(f"not a metric: {line[0].strip()[:100]!r} (REPRO_METRIC name=number, finite)")
+            continue
+        values[assigned["name"]] = value
+    return tuple(values.items()), tuple(notes)

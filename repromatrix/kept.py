@@ -1,0 +1,83 @@
+"""What is known without running anything: the last result of every cell, and evidence graded again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from repromatrix import __version__
+from repromatrix.engines.attempt import read_raw
+from repromatrix.flow import grade_attempt, host_facts
+from repromatrix.plan import Request, read
+from repromatrix.project import Project
+from repromatrix.results.model import AttemptResult, CellResult, RunInfo
+from repromatrix.results.store import Results
+from repromatrix.spec.model import Cell, Repro
+
+EVERYTHING = Request(env="*")
+
+
+def known_cells(project: Project) -> tuple[tuple[Repro, ...], tuple[CellResult, ...]]:
+    """The repros, and the last result of every cell that the files still describe with the script as it is now.
+
+    Raises:
+        InputErrors: The files are wrong.
+        InfraError: The results cannot be read.
+    """
+    selection = read(project, EVERYTHING)
+    place = {cell.id: (number, cell.repro.sha256) for number, cell in enumerate(selection.cells)}
+    with Results(project.state) as results:
+        kept = results.latest_cells()
+    current = [cell for cell in kept if cell.id in place and cell.script in ("", place[cell.id][1])]
+    return selection.repros, tuple(sorted(current, key=lambda cell: (place[cell.id][0], cell.engine)))
+
+
+def report_info(command: str, cells: tuple[CellResult, ...]) -> RunInfo:
+    """The run that a report without a run speaks of."""
+    now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    engines = ", ".join(sorted({cell.engine for cell in cells if cell.engine}))
+    return RunInfo(command, now, 0.0, __version__, engines, "", 0, len(cells), host_facts())
+
+
+def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
+    """Grade all kept evidence again and keep what changed.
+
+    Returns:
+        The changes (`cell`, `attempt`, `before`, `after`), and how many attempts were looked at.
+
+    Raises:
+        InputErrors: The files are wrong.
+        InfraError: The results cannot be read or written.
+    """
+    cells = {cell.id: cell for cell in read(project, EVERYTHING).cells}
+    changes: list[Mapping[str, object]] = []
+    total = 0
+    with Results(project.state) as results, results.writing():
+        for kept in results.latest_cells():
+            cell = cells.get(kept.id)
+            if cell is None or not kept.attempts or kept.script != cell.repro.sha256:
+                continue
+            graded = tuple(_again(project, cell, attempt) for attempt in kept.attempts)
+            total += len(graded)
+            for before, after in zip(kept.attempts, graded, strict=True):
+                if before != after:
+                    results.amend(kept.key, after)
+                    changes.append(
+                        {"cell": kept.id, "attempt": after.number, "before": _words(before), "after": _words(after)}
+                    )
+    return changes, total
+
+
+def _again(project: Project, cell: Cell, attempt: AttemptResult) -> AttemptResult:
+    folder = project.root / attempt.evidence
+    if not (folder / "result.json").is_file():
+        return attempt  # its evidence was deleted: what was found then stands
+    found = grade_attempt(cell, attempt.number, Path(folder), read_raw(folder), project)
+    return replace(found, started=attempt.started, seconds=attempt.seconds)
+
+
+def _words(attempt: AttemptResult) -> str:
+    title = attempt.signature.title if attempt.signature is not None else ""
+    return f"{attempt.outcome.value} {title}".strip()

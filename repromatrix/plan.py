@@ -1,0 +1,202 @@
+"""What a run will do, decided before anything is touched: which cells, which are known, what must be downloaded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from repromatrix.engines.base import Engine
+from repromatrix.envs.model import Impossible, Lock, Wheel
+from repromatrix.errors import InfraError, UserError
+from repromatrix.events import Listener
+from repromatrix.project import Project
+from repromatrix.spec.model import Cell, Environment, Excluded, Matrix, Repro, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What the user asked for on the command line; empty and zero mean: as matrix.toml says.
+
+    Attributes:
+        params: Values that cells must have, as text; empty = all.
+        single: Exactly one cell is wanted: it is run again and its output streamed.
+    """
+
+    repro: str = ""
+    env: str = ""
+    target: str = ""
+    engine: str = ""
+    jobs: int = 0
+    repeat: int = 0
+    rerun: bool = False
+    offline: bool = False
+    command: str = "invoke matrix"
+    params: tuple[tuple[str, str], ...] = ()
+    single: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The files, read, and the cells that were asked for."""
+
+    matrix: Matrix
+    repros: tuple[Repro, ...]
+    cells: tuple[Cell, ...]
+    excluded: tuple[Excluded, ...]
+    described: int
+    """Cells that the files describe in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A selection held against this host, the locks and the kept results.
+
+    Attributes:
+        locks: Of the environments that can exist.
+        keys: Result key of every runnable cell.
+        barred: Reason per cell that cannot run here: no such device, impossible environment, no base or interpreter.
+        missing: Wheels to be downloaded.
+        infra: Cells whose environment could not be locked or has no base, with the reason; it says nothing of a version.
+        bases: Per Python minor version, where the interpreter comes from.
+    """
+
+    selection: Selection
+    locks: Mapping[Environment, Lock]
+    keys: Mapping[Cell, str]
+    barred: Mapping[Cell, str]
+    missing: tuple[Wheel, ...]
+    infra: Mapping[Cell, str] = field(default_factory=dict)
+    bases: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(project: Project, request: Request) -> Selection:
+    """Read matrix.toml and the repros, expand them, and keep the cells asked for.
+
+    Raises:
+        InputErrors: With every mistake of every file.
+        UserError: A glob that matches nothing.
+    """
+    from repromatrix.spec.cells import expand, select
+    from repromatrix.spec.matrix import load_matrix
+    from repromatrix.spec.repro import load_repros
+
+    matrix = load_matrix(project.matrix_toml)
+    repros = load_repros(project.repros)
+    everything = expand(matrix, repros)
+    chosen = select(
+        everything,
+        repro=request.repro or None,
+        env=request.env or None,
+        target=request.target or None,
+        default=matrix.run.default,
+    )
+    cells = chosen.cells
+    if request.params or request.single:
+        cells = _with_params(cells, request)
+    if request.repeat:
+        cells = tuple(replace(cell, repeat=request.repeat) for cell in cells)
+    return Selection(matrix, repros, cells, chosen.excluded, len(everything.cells))
+
+
+def _with_params(cells: tuple[Cell, ...], request: Request) -> tuple[Cell, ...]:
+    """The cells whose parameters have the values asked for; one alone where a single one is wanted."""
+    named = {name for cell in cells for name, _ in cell.params}
+    if unknown := [name for name, _ in request.params if name not in named]:
+        raise UserError(
+            f"no parameter {unknown[0]!r} in the chosen repros", hint=f"known: {', '.join(sorted(named)) or 'none'}"
+        )
+    wanted = dict(request.params)
+    found = tuple(cell for cell in cells if all(wanted.get(name, word(value)) == word(value) for name, value in cell.params))
+    if request.single and len(found) != 1:
+        listed = "\n    ".join(cell.id for cell in (found or cells)[:20])
+        raise UserError(
+            f"{len(found)} cells match, and one is wanted",
+            hint=f"say which with --env, --target and --param; the choices:\n    {listed}",
+        )
+    return found
+
+
+def word(value: Scalar) -> str:
+    """A parameter's value as a script receives it on its command line."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def gpus_wanted(target: str) -> int:
+    """GPUs a target needs: `gpu` 1, `gpu:2` 2, all others 0."""
+    kind, _, count = target.partition(":")
+    return int(count or 1) if kind == "gpu" else 0
+
+
+def bars(cells: Iterable[Cell], gpus: int) -> dict[Cell, str]:
+    """Cells that this host cannot run, with the reason."""
+    found = {}
+    for cell in cells:
+        kind = cell.target.partition(":")[0]
+        wanted = gpus_wanted(cell.target)
+        if wanted > gpus:
+            has = f"{gpus} here" if gpus else "none here"
+            found[cell] = f"needs {wanted} NVIDIA GPU{'s' * (wanted != 1)}, {has}"
+        elif kind not in ("cpu", "gpu"):
+            found[cell] = f"target {cell.target} is compiled without a device, which this version cannot do yet"
+        elif cell.repro.probe:
+            found[cell] = "a probe looks into installed wheels, which this version cannot do yet"
+    return found
+
+
+def make(
+    project: Project,
+    request: Request,
+    selection: Selection,
+    engine: Engine,
+    gpus: int,
+    listener: Listener,
+    cancel: threading.Event,
+) -> Plan:
+    """Lock what is not locked yet and hold the selection against this host.
+
+    Raises:
+        InfraError: Only where nothing at all can be said; trouble with one environment bars its cells alone.
+    """
+    from repromatrix.envs.lock import lock_all
+    from repromatrix.envs.wheels import WheelStore
+    from repromatrix.results.key import hardware_facts, result_key
+
+    barred = bars(selection.cells, gpus)
+    infra: dict[Cell, str] = {}
+    wanted = dict.fromkeys(cell.environment for cell in selection.cells if cell not in barred)
+    locked = lock_all(tuple(wanted), selection.matrix, project, listener, offline=request.offline, cancel=cancel)
+    locks: dict[Environment, Lock] = {}
+    bases: dict[str, str | InfraError] = {}
+    hardware = hardware_facts()
+    keys: dict[Cell, str] = {}
+    for cell in selection.cells:
+        if cell in barred:
+            continue
+        state = locked[cell.environment]
+        if isinstance(state, Impossible):
+            barred[cell] = state.reason
+            continue
+        if isinstance(state, InfraError):
+            infra[cell] = str(state)
+            continue
+        python = cell.environment.python
+        if python not in bases:
+            bases[python] = _basis(engine, python, listener)
+        base = bases[python]
+        if isinstance(base, InfraError):
+            infra[cell] = str(base)
+            continue
+        locks[cell.environment] = state
+        keys[cell] = result_key(cell, state.hash, engine.name, base, hardware)
+    known = {python: base for python, base in bases.items() if isinstance(base, str)}
+    store = WheelStore(project.store)
+    wheels = {wheel.sha256: wheel for lock in locks.values() for wheel in lock.wheels}
+    return Plan(selection, locks, keys, barred, tuple(store.missing(wheels.values())), infra, known)
+
+
+def _basis(engine: Engine, python: str, listener: Listener) -> str | InfraError:
+    try:
+        return engine.basis(python, listener)
+    except InfraError as error:
+        return error

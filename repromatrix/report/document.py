@@ -1,0 +1,80 @@
+"""The `--json` document, and the exit code that goes with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from repromatrix.errors import InfraError, UserError
+from repromatrix.report.layout import contradicts
+from repromatrix.results.codec import cell_object
+from repromatrix.results.model import CellResult, RunInfo
+from repromatrix.spec.model import Outcome
+
+SCHEMA = 1
+
+
+def document(cells: Sequence[CellResult], run: RunInfo) -> dict[str, Any]:
+    """All that is known of `cells`, as one JSON object."""
+    info = {
+        **run.extra,
+        "command": run.command,
+        "started": run.started,
+        "seconds": run.seconds,
+        "tool_version": run.tool_version,
+        "engine": run.engine,
+        "isolation": run.isolation,
+        "attempted": run.attempted,
+        "reused": run.reused,
+        "facts": dict(run.facts),
+        "warnings": list(run.warnings),
+    }
+    return {"schema": SCHEMA, "run": info, "cells": [cell_object(cell) for cell in cells]}
+
+
+def write_json(path: Path | str, doc: Mapping[str, Any]) -> None:
+    """Write `doc` to `path` as a whole or not at all; `-` is standard output.
+
+    Raises:
+        UserError: There is no such folder, or it may not be written to.
+        InfraError: The disk failed or is full.
+        ValueError: `doc` holds a number that JSON does not know.
+    """
+    # ASCII, since text from a script may hold half characters, which no encoding takes.
+    text = json.dumps(doc, indent=2, allow_nan=False) + "\n"
+    if str(path) == "-":
+        sys.stdout.write(text)
+        sys.stdout.flush()
+        return
+    target = Path(path)
+    part = target.with_name(f".{target.name}.{os.getpid()}.part")
+    try:
+        if target.exists() and not target.is_file():  # a pipe, /dev/stdout; a folder fails by itself
+            target.write_text(text, encoding="utf-8")
+            return
+        try:
+            part.write_text(text, encoding="utf-8")
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+    except OSError as error:
+        wrong_path = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError)
+        raise (UserError if wrong_path else InfraError)(
+            f"cannot write the document: {error.strerror}",
+            where=str(target),
+            hint="the results are kept: `uv run invoke report --json PATH` writes it again",
+        ) from error
+
+
+def exit_code(cells: Sequence[CellResult]) -> int:
+    """1 if a cell contradicts its claim or, with nothing claimed, failed; else 3 if any is infra; else 0.
+
+    1 before 3: a broken machine elsewhere must not hide a contradiction that was found.
+    """
+    if any(contradicts(cell) for cell in cells):
+        return 1
+    return 3 if any(cell.outcome is Outcome.INFRA for cell in cells) else 0

@@ -1,0 +1,300 @@
+"""The Markdown pages: one per repro, made to be pasted into an issue, and their index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from urllib.parse import quote
+
+from tabulate import tabulate
+
+from repromatrix.report.escape import code, fence, printable, prose
+from repromatrix.report.fit import LIMIT, Section, fit
+from repromatrix.report.layout import (
+    Grid,
+    Notes,
+    contradicts,
+    disagreements,
+    duration,
+    grids,
+    newest_first,
+    short,
+    totals,
+    verdict,
+    why,
+)
+from repromatrix.results.combine import clip
+from repromatrix.results.judge import claim
+from repromatrix.results.model import CellResult, RunInfo
+from repromatrix.spec.model import Outcome, Repro
+
+_WIDE = 4_000
+"""Characters of a heading row beyond which a table has a line per cell instead."""
+
+
+def repro_page(repro: Repro, cells: Sequence[CellResult], run: RunInfo, limit: int = LIMIT) -> str:
+    """The page of one repro.
+
+    Args:
+        repro: Whose page it is.
+        cells: Its cells only, of any engines.
+        run: `run.isolation` is the sentence on `run.engine`; those on other engines may stand in
+            `run.extra["isolation"]`, by engine.
+        limit: Characters the page may have.
+    """
+    notes = Notes(cells)
+    tables = grids(cells)
+    sections = [
+        Section(_heading(repro, cells)),
+        *(_table(grid, notes, run, named=len(tables) > 1) for grid in tables),
+        _contradictions(cells, notes),
+        _disagreements(cells, notes),
+        _failures(notes),
+        _reasons(notes),
+        _claims(repro),
+        _environments(cells),
+        _commands(cells),
+        _evidence(cells),
+        _footer(run),
+    ]
+    return fit([section for section in sections if section.head or section.lines], limit)
+
+
+def index_page(repros: Sequence[Repro], cells: Sequence[CellResult], run: RunInfo, limit: int = LIMIT) -> str:
+    """The page that leads to those of `repros`, with their totals and every broken claim."""
+    by_repro: dict[str, list[CellResult]] = {repro.name: [] for repro in repros}
+    for cell in cells:
+        by_repro.setdefault(cell.repro, []).append(cell)
+    rows = []
+    for repro in repros:
+        own = by_repro[repro.name]
+        bad = sum(map(contradicts, own))
+        link = f"[{prose(repro.name)}]({quote(repro.name)}.md)"
+        claims = f"**{bad} not as claimed**" if bad else f"{sum(cell.as_expected is True for cell in own)} as claimed"
+        rows.append(
+            (bad > 0, [link, prose(clip(repro.title, 200)), _issue(repro), str(len(own)), _outcomes(own), claims])
+        )
+    table = _lines(["repro", "what", "issue", "cells", "outcomes", "claims"], rows, "repros", 90)
+    head = ("# Reports", "", totals(cells) + ".", *(("", *table.head) if rows else ()))
+    sections = [
+        Section(head, table.lines, what=table.what, rank=table.rank),
+        _contradictions(cells, Notes(cells), whole=True),
+        _footer(run),
+    ]
+    return fit([section for section in sections if section.head or section.lines], limit)
+
+
+def _heading(repro: Repro, cells: Sequence[CellResult]) -> tuple[str, ...]:
+    title = prose(clip(repro.title or repro.name, 300))
+    parts = [code(repro.name), *([_issue(repro)] if repro.issue else []), totals(cells) + "."]
+    return (f"# {title}", "", " · ".join(parts))
+
+
+def _issue(repro: Repro) -> str:
+    """A link where the issue is one that GitHub would know, or an address; else the text."""
+    issue = repro.issue.strip()
+    project, _, number = issue.partition("#")
+    if number.isdigit() and project.count("/") == 1 and not set(project) - _NAME:
+        return f"[{prose(project)} {number}](https://github.com/{project}/issues/{number})"
+    if issue.startswith(("https://", "http://")):
+        return f"<{quote(issue, safe=_ADDRESS)}>"
+    return prose(clip(issue, 300))
+
+
+_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./")
+_ADDRESS = ":/?#@!$&'()*+,;=%~"
+
+
+def _table(grid: Grid, notes: Notes, run: RunInfo, *, named: bool) -> Section:
+    sentence = _isolation(grid.engine, run)
+    head = [f"## {code(grid.engine)}", ""] if named else []
+    if grid.engine:
+        head += [f"Engine {code(grid.engine)}" + (f": {prose(sentence)}" if sentence else "."), ""]
+    texts = {place: _cell(cell, notes) for place, cell in grid.cells.items()}
+    bad = {place for place, cell in grid.cells.items() if contradicts(cell)}
+    titles = [code(clip(column, 200)) for column in grid.columns]
+    if sum(map(len, titles)) <= _WIDE:
+        rows = [
+            (
+                1 + 2 * any((env, column) in bad for column in grid.columns),
+                [code(env), *(texts.get((env, column), "") for column in grid.columns)],
+            )
+            for env in grid.rows
+        ]
+        table = _lines(["environment", *titles], rows, "environments", 90)
+    else:
+        rows = [
+            (1 + 2 * ((env, column) in bad), [code(env), title, texts[env, column]])
+            for env in grid.rows
+            for column, title in zip(grid.columns, titles, strict=True)
+            if (env, column) in texts
+        ]
+        table = _lines(["environment", "target and parameters", "result"], rows, "cells", 90)
+    return Section((*head, *table.head), table.lines, what=table.what, rank=table.rank)
+
+
+def _cell(cell: CellResult, notes: Notes) -> str:
+    words = verdict(cell)
+    if cell.as_expected is False:
+        words = f"**{words}**"
+    return ", ".join(
+        part for part in (prose(short(cell, notes)).replace("\\[", "[").replace("\\]", "]"), words) if part
+    )
+
+
+def _isolation(engine: str, run: RunInfo) -> str:
+    if engine == run.engine and run.isolation:
+        return run.isolation
+    known = run.extra.get("isolation")
+    return str(known.get(engine, "")) if isinstance(known, dict) else ""
+
+
+def _lines(headers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], what: str, rank: int) -> Section:
+    """A table as a section, whose lines may be cut."""
+    text = tabulate([row for _, row in rows], headers, tablefmt="github", disable_numparse=True).split("\n")
+    lines = tuple((interest, line) for (interest, _), line in zip(rows, text[2:], strict=True))
+    return Section(tuple(text[:2]), lines, what=what, rank=rank)
+
+
+def _contradictions(cells: Sequence[CellResult], notes: Notes, *, whole: bool = False) -> Section:
+    lines = []
+    for cell in filter(contradicts, cells):
+        place = code(cell.id) if whole else f"{code(cell.environment)} {code(cell.column)}"
+        claimed = f"claimed {code(clip(cell.expected, 300))}" if cell.expected else "nothing claimed"
+        engine = f" on {code(cell.engine)}" if cell.engine else ""
+        text = f"- {place}{engine}: {claimed}, was {code(_plain(cell))}"
+        if cell.signature is not None:
+            mark = "" if whole else f" [{notes.number(cell.signature)}]"
+            text += f" {code(clip(cell.signature.title, 160))}{mark}"
+        lines.append((1, text + (f": {prose(clip(why(cell), 300))}" if why(cell) else "")))
+    return _titled("## Not as claimed", lines, "broken claims", 95)
+
+
+def _plain(cell: CellResult) -> str:
+    if not cell.outcome.failed or cell.outcome is Outcome.HANG:
+        return cell.outcome.value
+    return f"{cell.outcome.value} {cell.signal or cell.exit_status}"
+
+
+def _disagreements(cells: Sequence[CellResult], notes: Notes) -> Section:
+    lines = []
+    for group in disagreements(cells, notes):
+        said = ", ".join(f"{code(cell.engine)} {_cell(cell, notes)}" for cell in group)
+        lines.append((1, f"- {code(group[0].environment)} {code(group[0].column)}: {said}"))
+    return _titled("## Engines disagree", lines, "disagreements", 80)
+
+
+def _failures(notes: Notes) -> Section:
+    lines = []
+    for failure in notes.failures:
+        others = sorted(failure.titles - {failure.title})
+        also = f"; also {', '.join(code(clip(title, 160)) for title in others[:5])}" if others else ""
+        many = f" ({failure.cells} cells)" if failure.cells > 1 else ""
+        lines.append((failure.cells, f"- **[{failure.number}]** {code(clip(failure.title, 400))}{many}{also}"))
+    return _titled("## Failures", lines, "failures", 70)
+
+
+def _reasons(notes: Notes) -> Section:
+    lines = [(1, f"- **[{letter}]** {prose(clip(reason, 400))}") for letter, reason in notes.reasons]
+    return _titled("## Notes", lines, "notes", 60)
+
+
+def _claims(repro: Repro) -> Section:
+    lines: list[tuple[int, str]] = []
+    for expect in repro.expect:
+        where = f"when {code(clip(expect.when, 300))}" if expect.when else "otherwise" if lines else "always"
+        lines.append((1, f"- {where}: {code(clip(claim(expect), 400))}"))
+    if not lines:
+        lines = [(1, "Nothing is claimed: every failure counts.")]
+    return _titled("## What was claimed", lines, "claims", 50)
+
+
+def _environments(cells: Sequence[CellResult]) -> Section:
+    """Base, lock and versions of each environment and engine; what is the same in all rows stands below once."""
+    rows: dict[tuple[str, str], dict[str, str]] = {}
+    for cell in cells:
+        if cell.engine:
+            row = {"engine": cell.engine, "base": cell.base, "identity": _hash(cell.identity)}
+            row |= {name: _hash(value) if name == "lock" else value for name, value in cell.facts}
+            rows.setdefault((cell.environment, cell.engine), row)
+    if not rows:
+        return Section()
+    if all(row["identity"] == row.get("lock") for row in rows.values()):
+        for row in rows.values():
+            del row["identity"]
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    same = [name for name in names if len(rows) > 1 and len({row.get(name) for row in rows.values()}) == 1]
+    shown = [name for name in names if name not in same]
+    order = {env: place for place, env in enumerate(newest_first(cell for cell in cells if cell.engine))}
+    table = _lines(
+        ["environment", *map(prose, shown)],
+        [
+            (1, [code(env), *(prose(clip(row.get(name, ""), 120)) for name in shown)])
+            for (env, _), row in sorted(rows.items(), key=lambda item: (order[item[0][0]], item[0][1]))
+        ],
+        "environments",
+        40,
+    )
+    first = next(iter(rows.values()))
+    everywhere = "; ".join(f"{prose(name)} {prose(clip(first[name], 200))}" for name in same)
+    tail = ("", f"The same in all: {everywhere}.") if everywhere else ()
+    return Section(("## Environments", "", *table.head), table.lines, tail, "environments", 40)
+
+
+def _hash(value: str) -> str:
+    return value.removeprefix("sha256:")[:12]
+
+
+def _commands(cells: Sequence[CellResult]) -> Section:
+    commands = {cell.command: cell for cell in reversed(cells) if cell.command and (cell.attempts or cell.key)}
+    if not commands:
+        return Section()
+    lines = [(_interest(cell), printable(command)) for command, cell in reversed(commands.items())]
+    opening, closing = fence([text for _, text in lines], "sh")
+    head = ("## Run one cell again", "", "<details><summary>A command for each cell</summary>", "", opening)
+    return Section(head, tuple(lines), (closing, "", "</details>"), "commands", 20)
+
+
+def _evidence(cells: Sequence[CellResult]) -> Section:
+    lines = []
+    for cell in cells:
+        for attempt in cell.attempts:
+            base = "../" + quote(attempt.evidence)
+            where = f"{code(cell.environment)} {code(cell.column)} {prose(cell.engine)}"
+            said = f"{attempt.outcome.value} {duration(attempt.seconds)}"
+            links = ", ".join(f"[{name}]({base}/{name})" for name in ("stderr", "stdout"))
+            lines.append((_interest(cell), f"- {where}, attempt {attempt.number}, {said}: [folder]({base}), {links}"))
+    if not lines:
+        return Section()
+    head = ("## Evidence", "", "<details><summary>Where the logs of each attempt are</summary>", "")
+    return Section(head, tuple(lines), ("", "</details>"), "attempts' links", 10)
+
+
+def _interest(cell: CellResult) -> int:
+    if contradicts(cell):
+        return 3
+    return 2 if cell.outcome.failed else 1 if cell.outcome is not Outcome.SKIP else 0
+
+
+def _footer(run: RunInfo) -> Section:
+    counts = f"{run.attempted} attempted, {run.reused} known before"
+    head = [
+        f"Made by {code(run.command)} with Repromatrix {prose(run.tool_version)} on {prose(run.started)}: {counts}."
+    ]
+    if run.facts:
+        head += [
+            "",
+            "Host: " + "; ".join(f"{prose(name)} {prose(clip(value, 200))}" for name, value in run.facts) + ".",
+        ]
+    for warning in run.warnings:
+        head += ["", f"Warning: {prose(clip(warning, 400))}"]
+    return Section(("---", "", *head))
+
+
+def _titled(title: str, lines: Iterable[tuple[int, str]], what: str, rank: int) -> Section:
+    kept = tuple(lines)
+    return Section((title, ""), kept, what=what, rank=rank) if kept else Section()
+
+
+def _outcomes(cells: Sequence[CellResult]) -> str:
+    numbers = {outcome: sum(cell.outcome is outcome for cell in cells) for outcome in Outcome}
+    return ", ".join(f"{number} {outcome.value}" for outcome, number in numbers.items() if number)

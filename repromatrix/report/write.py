@@ -1,0 +1,44 @@
+"""Writes `reports/`: a page for each repro with kept results, and the index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from repromatrix.errors import InfraError
+from repromatrix.project import Project
+from repromatrix.results.model import CellResult, RunInfo
+from repromatrix.spec.model import Repro
+
+
+def write_reports(
+    project: Project, repros: Iterable[Repro], cells: Iterable[CellResult], run: RunInfo
+) -> tuple[Path, ...]:
+    """Write the pages from what is known of every cell; each page is replaced as a whole or not at all.
+
+    Raises:
+        InfraError: The folder cannot be written to.
+    """
+    from repromatrix.report.markdown import index_page, repro_page
+
+    known: dict[str, list[CellResult]] = {}
+    for cell in cells:
+        known.setdefault(cell.repro, []).append(cell)
+    shown = tuple(repro for repro in repros if repro.name in known)
+    pages = {f"{repro.name}.md": repro_page(repro, tuple(known[repro.name]), run) for repro in shown}
+    every = tuple(cell for repro in shown for cell in known[repro.name])
+    pages["README.md"] = index_page(shown, every, run)
+    try:
+        project.reports.mkdir(exist_ok=True)
+        for name, text in pages.items():
+            part = project.reports / f".{name}.part"
+            part.write_text(text)
+            os.replace(part, project.reports / name)
+    except OSError as error:
+        raise InfraError(
+            f"cannot write the reports: {error.strerror}",
+            where=str(project.reports),
+            hint="the results are kept: make room, then `uv run invoke report`",
+        ) from None
+    return tuple(project.reports / name for name in pages)

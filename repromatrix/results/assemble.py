@@ -1,0 +1,84 @@
+"""A cell, its attempts and its environment, put together as one result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from repromatrix.envs.model import Lock
+from repromatrix.results.combine import combine
+from repromatrix.results.judge import claim, judge
+from repromatrix.results.model import AttemptResult, CellResult
+from repromatrix.spec.model import Cell, Outcome
+
+TELLING = re.compile(
+    r"jax|jaxlib|numpy|scipy|ml-dtypes|jax-cuda\d+-(plugin|pjrt)|nvidia-(nccl|cudnn|cublas|cuda-runtime).*"
+)
+"""Packages whose versions a maintainer asks for first."""
+
+
+def assemble(
+    cell: Cell,
+    key: str,
+    attempts: Sequence[AttemptResult],
+    absent: tuple[Outcome, str],
+    *,
+    engine: str,
+    base: str,
+    lock: Lock | None,
+    command: str,
+) -> CellResult:
+    """The result of `cell`.
+
+    Args:
+        key: Result key; empty for a cell that cannot be attempted here.
+        attempts: Those kept under the key.
+        absent: Outcome and reason where there are no attempts.
+        engine, base: What ran it, or would have.
+        lock: Of its environment, where there is one.
+        command: Shell command that runs it again.
+    """
+    evidence = ""
+    if attempts:
+        whole = combine(attempts)
+        outcome, exit_status, signal, signature = whole.outcome, whole.exit_status, whole.signal, whole.signature
+        reason, seconds = whole.reason, whole.seconds
+        evidence = attempts[-1].evidence.rpartition("/")[0]
+    else:
+        (outcome, reason), exit_status, signal, signature, seconds = absent, None, None, None, 0.0
+    kept, why = judge(cell.expect, outcome, exit_status, signal, signature)
+    if not attempts and cell.expect is not None and outcome is not Outcome.SKIP:
+        kept = None
+    return CellResult(
+        id=cell.id,
+        key=key,
+        repro=cell.repro.name,
+        environment=cell.environment.id,
+        axes=cell.environment.axes,
+        target=cell.target,
+        params=cell.params,
+        engine=engine,
+        base=base,
+        identity=lock.hash if lock is not None else "",
+        script=cell.repro.sha256,
+        outcome=outcome,
+        exit_status=exit_status,
+        signal=signal,
+        signature=signature,
+        expected=claim(cell.expect),
+        as_expected=kept,
+        reason="; ".join(part for part in (reason, why if kept is False else "") if part),
+        seconds=round(seconds, 3),
+        attempts=tuple(attempts),
+        evidence=evidence,
+        command=command,
+        facts=facts(lock),
+    )
+
+
+def facts(lock: Lock | None) -> tuple[tuple[str, str], ...]:
+    """The lock's hash and the versions that matter, by name."""
+    if lock is None:
+        return ()
+    versions = ((wheel.name, wheel.version) for wheel in lock.wheels if TELLING.fullmatch(wheel.name))
+    return (("lock", lock.hash), ("cutoff", lock.cutoff or "none"), *versions)

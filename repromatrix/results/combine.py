@@ -1,0 +1,118 @@
+"""What the attempts of one cell mean together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from repromatrix.results.model import AttemptResult, Signature
+from repromatrix.spec.model import Outcome
+
+# Where attempts disagree and none failed, the one that claims least counts: 9 ok and 1 without the witness do not prove
+# that the version is good.
+_LEAST_CLAIMING = (Outcome.INCONCLUSIVE, Outcome.SKIP, Outcome.OK)
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """The fields of a `CellResult` that its attempts decide.
+
+    Attributes:
+        reason: One sentence; where attempts disagree, the counts of each way to end.
+        seconds: Median of the attempts that decided.
+    """
+
+    outcome: Outcome
+    exit_status: int | None
+    signal: str | None
+    signature: Signature | None
+    reason: str
+    seconds: float
+
+
+def combine(attempts: Sequence[AttemptResult]) -> Combined:
+    """The verdict of a cell.
+
+    Agreeing attempts give theirs. Of disagreeing ones the most frequent failure counts, however rare (of equally
+    frequent ones the earliest), and the reason gives all counts. Infra attempts count only where there is no other.
+
+    Raises:
+        ValueError: There are no attempts.
+    """
+    groups = tally(attempts)
+    failures = [group for group in groups if group[0].outcome.failed]
+    deciding = failures[0] if failures else min(groups, key=lambda group: _claims(group[0].outcome))
+    first = deciding[0]
+    endings = Counter((attempt.exit_status, attempt.signal) for attempt in deciding)
+    (exit_status, signal), _ = endings.most_common(1)[0]
+    reasons = []
+    if len(groups) > 1:
+        reasons.append(counts(groups))
+    if len(endings) > 1 and first.outcome.failed and first.outcome is not Outcome.HANG:
+        reasons.append("ended by " + ", ".join(f"{_ending(*how)} {n}x" for how, n in endings.most_common()))
+    if own := next((attempt.reason for attempt in deciding if attempt.reason), ""):
+        reasons.append(own)
+    if aside := len(attempts) - sum(map(len, groups)):
+        reasons.append(f"{aside} more attempt{'s' * (aside > 1)} ended as infra and did not count")
+    seconds = median(attempt.seconds for attempt in deciding)
+    return Combined(first.outcome, exit_status, signal, first.signature, "; ".join(reasons), seconds)
+
+
+def tally(attempts: Sequence[AttemptResult]) -> list[list[AttemptResult]]:
+    """The attempts that count, grouped by how they ended, the largest group first, else in order.
+
+    Two attempts ended the same way when their outcomes agree and, for failures, their signatures meet or, where neither
+    has one, their exit status and signal agree (but for a hang: there our own kill chose the signal).
+
+    Raises:
+        ValueError: There are no attempts.
+    """
+    if not attempts:
+        raise ValueError("a cell without attempts has no combined outcome")
+    counting = [attempt for attempt in attempts if attempt.outcome is not Outcome.INFRA] or list(attempts)
+    groups: list[tuple[set[object], list[AttemptResult]]] = []
+    for attempt in counting:
+        marks, members = _marks(attempt), [attempt]
+        for group in [group for group in groups if group[0] & marks]:
+            groups.remove(group)
+            marks |= group[0]
+            members = [*group[1], *members]
+        groups.append((marks, members))
+    order = {id(attempt): place for place, attempt in enumerate(counting)}
+    return sorted((members for _, members in groups), key=lambda group: (-len(group), order[id(group[0])]))
+
+
+def counts(groups: Sequence[Sequence[AttemptResult]], titles: bool = True) -> str:
+    """`3 of 10 hang, 7 ok`: failures first; with the signature's title where `titles`."""
+    total = sum(map(len, groups))
+    parts: list[str] = []
+    for group in sorted(groups, key=lambda group: not group[0].outcome.failed):
+        size = f"{len(group)} of {total}" if not parts else str(len(group))
+        signature = group[0].signature
+        title = f' "{clip(signature.title, 80)}"' if titles and signature is not None else ""
+        parts.append(f"{size} {group[0].outcome.value}{title}")
+    return ", ".join(parts)
+
+
+def clip(text: str, length: int) -> str:
+    """`text`, cut to `length` characters."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def _claims(outcome: Outcome) -> int:
+    return _LEAST_CLAIMING.index(outcome) if outcome in _LEAST_CLAIMING else -1
+
+
+def _marks(attempt: AttemptResult) -> set[object]:
+    outcome = attempt.outcome
+    if not outcome.failed:
+        return {outcome}
+    if attempt.signature is not None:
+        return {(outcome, title) for title in attempt.signature.titles}
+    return {outcome} if outcome is Outcome.HANG else {(outcome, attempt.exit_status, attempt.signal)}
+
+
+def _ending(exit_status: int | None, signal: str | None) -> str:
+    return signal or f"status {exit_status}"

@@ -1,0 +1,106 @@
+"""The key of a result: the hash of everything that decides it, and the facts of this machine that go into it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from repromatrix.spec.model import Cell
+
+KEY_FORMAT = 1
+"""Raised when the meaning of a key changes, so that results under the old meaning are not taken for new ones."""
+
+SHOWN_ONLY = frozenset({"kernel"})
+"""Facts that reports show and keys leave out: it changes monthly, and no verdict on JAX that we know of with it."""
+
+# Instruction sets that XLA's CPU backend can generate code for. The other words in /proc/cpuinfo (mitigations,
+# virtualisation) come and go with microcode and kernel and decide nothing.
+_ISA = re.compile(
+    r"(sse|ssse|avx|amx|fma|bmi|f16c|adx|aes|vaes|sha|gfni|pclmul|vpclmul|popcnt|abm|movbe|cx16|neon|asimd|sve|sme|fp$"
+    r"|fphp|bf16|i8mm|atomics|crc32|dotprod)"
+)
+
+
+def result_key(cell: Cell, lock_hash: str, engine: str, base: str, hardware: Mapping[str, str]) -> str:
+    """SHA-256, hex, of what decides the result of `cell`.
+
+    The timeout is part of it, since a hang is relative to it: "hang" under 60 s says nothing about 600 s. So are the
+    limits (an `oom` is relative to memory, some hangs need few CPUs). How often the cell is repeated, what is claimed
+    of it and how its environment is named are not.
+
+    Args:
+        cell: The cell.
+        lock_hash: `Lock.hash` of its environment.
+        engine: Name of the engine.
+        base: What identifies the interpreter's origin: the image's id for containers, the host's Python for `venv`.
+        hardware: `hardware_facts()`; `SHOWN_ONLY` is left out here. A caller adds what else decides: GPU models,
+            driver, the hash of a target's description.
+    """
+    repro = cell.repro
+    parts = {
+        "format": KEY_FORMAT,
+        "lock": lock_hash,
+        "engine": engine,
+        "base": base,
+        "repro": repro.sha256,
+        "params": dict(cell.params),
+        "target": cell.target,
+        "env": dict(cell.env),
+        "timeout": float(cell.timeout),
+        "memory": cell.memory,
+        "cpus": repro.cpus,
+        "processes": repro.processes,
+        "hardware": {name: value for name, value in hardware.items() if name not in SHOWN_ONLY},
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def hardware_facts() -> dict[str, str]:
+    """What this machine is, as far as it can change a verdict.
+
+    Returns:
+        `cpu` (model), `cpus` (those this process may use, which is what XLA sizes its thread pools by), `isa` (hash of
+        the instruction sets), `memory` (whole GiB: MemTotal itself moves by megabytes with every kernel) and `kernel`.
+    """
+    facts = cpu_facts(_read("/proc/cpuinfo"))
+    facts["cpus"] = str(len(os.sched_getaffinity(0)))
+    facts["memory"] = memory_fact(_read("/proc/meminfo"))
+    facts["kernel"] = platform.release()
+    return facts
+
+
+def cpu_facts(cpuinfo: str) -> dict[str, str]:
+    """`cpu` and `isa` from the text of /proc/cpuinfo; Arm kernels name no model, so there the part number stands in."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        name, colon, value = line.partition(":")
+        if colon:
+            fields.setdefault(name.strip(), value.strip())
+    part = " ".join(f"{name.removeprefix('CPU ')} {fields[name]}" for name in _ARM if name in fields)
+    words = fields.get("flags", fields.get("Features", "")).split()
+    isa = sorted({word for word in words if _ISA.match(word)})
+    return {
+        "cpu": fields.get("model name") or part or platform.machine(),
+        "isa": hashlib.sha256(" ".join(isa).encode()).hexdigest()[:12],
+    }
+
+
+def memory_fact(meminfo: str) -> str:
+    """`24 GiB` from the text of /proc/meminfo; `unknown` where it does not say."""
+    found = re.search(r"^MemTotal:\s*(\d+) kB", meminfo, re.MULTILINE)
+    return f"{round(int(found[1]) / 2**20)} GiB" if found else "unknown"
+
+
+_ARM = ("CPU implementer", "CPU part", "CPU variant")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:  # a sandbox may hide it: the facts then say so (machine type, "unknown")
+        return ""

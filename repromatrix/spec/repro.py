@@ -1,0 +1,263 @@
+"""Read the repros: scripts with their metadata."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import keyword
+import re
+import tokenize
+from collections.abc import Iterable
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from repromatrix.errors import InputErrors, UserError
+from repromatrix.spec.block import Block, BlockError, find_block
+from repromatrix.spec.mistakes import Mistakes, inside, shown_path
+from repromatrix.spec.model import AxisChoice, Expect, Outcome, Repro, Scalar, Witness
+from repromatrix.spec.repro_file import CudaChoice, PythonChoice, ReproFile, VersionChoice
+from repromatrix.spec.when import WhenError, parse_when
+from repromatrix.spec.words import AXES, nearest, shown
+
+_PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
+
+
+def load_repros(folder: Path) -> tuple[Repro, ...]:
+    """Every repro directly in `folder`, by name; files that begin with `_` are no repros.
+
+    Raises:
+        UserError: There is no such folder.
+        InputErrors: A script is wrong; holds every mistake of every script.
+    """
+    if not folder.is_dir():
+        hint = "`invoke new SCRIPT` makes the first repro"
+        raise UserError("there is no such folder", where=shown_path(folder), hint=hint)
+    repros: list[Repro] = []
+    errors: list[UserError] = []
+    for path in sorted(folder.glob("*.py"), key=lambda path: path.stem):
+        if path.name.startswith("_") or path.is_dir():
+            continue
+        try:
+            repros.append(load_repro(path))
+        except InputErrors as error:
+            errors += error.errors
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise InputErrors(errors)
+    return tuple(repros)
+
+
+def load_repro(path: Path) -> Repro:
+    """Read and check one script; it need not compile, since it may be for another Python.
+
+    Raises:
+        UserError: It cannot be read or has no metadata.
+        InputErrors: Its metadata is wrong; holds every mistake.
+    """
+    where = shown_path(path)
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", path.stem, re.ASCII):
+        hint = "use letters, digits, `_`, `-` and `.`, so that cells can be named after it"
+        raise UserError("this file name cannot name a repro", where=where, hint=hint)
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=where) from error
+    source = _decode(content, where)
+    try:
+        block = find_block(source)
+    except BlockError as error:
+        place = f"{where}:{error.line}" if error.line else where
+        raise UserError(error.message, where=place, hint=error.hint) from error
+    mistakes = Mistakes(path, block.text, block.first)
+    data = mistakes.parse()
+    file = mistakes.validate(ReproFile, data) if data is not None else None
+    if data is not None:
+        _check_params(data, mistakes)
+        _check_expect(data, mistakes)
+        _check_packages(data, mistakes)
+        _check_body(data, source, block, mistakes)
+    digest = hashlib.sha256(_framed("", content))
+    for number, name in enumerate(file.files if file else ()):
+        found, wrong = inside(_project_root(path), path.resolve().parent, name)
+        if found and ".." not in Path(name).parts:
+            digest.update(_framed(name, found.read_bytes()))
+        else:
+            mistakes.add(("files", number), wrong or f"{shown(name)} does not lie beside the script")
+    mistakes.stop()
+    assert file is not None  # else a mistake was noted
+    return _repro(path, source, digest.hexdigest(), file, mistakes)
+
+
+def line_of(repro: Repro, *key: str | int) -> int:
+    """Line of the script at which metadata `key` stands: for mistakes found later."""
+    block = find_block(repro.source)
+    mistakes = Mistakes(repro.path, block.text, block.first)
+    mistakes.parse()
+    return mistakes.line(key)
+
+
+def _project_root(path: Path) -> Path:
+    """The nearest folder above `path` with a matrix.toml, else the folder of `path`."""
+    folder = path.resolve().parent
+    return next((each for each in (folder, *folder.parents) if (each / "matrix.toml").is_file()), folder)
+
+
+def _repro(path: Path, source: str, sha256: str, file: ReproFile, mistakes: Mistakes) -> Repro:
+    witness = file.witness
+    return Repro(
+        name=path.stem,
+        path=path.resolve(),
+        source=source,
+        sha256=sha256,
+        title=file.title,
+        issue=file.issue or "",
+        targets=tuple(file.targets),
+        timeout=file.timeout,
+        env=tuple(file.env.items()),
+        params=tuple((name, _scalars(values)) for name, values in file.params.items()),
+        witness=Witness(tuple(witness.hlo), tuple(witness.passes), tuple(witness.output)) if witness else None,
+        expect=tuple(
+            Expect(
+                each.when.strip(),
+                tuple(Outcome(word) for word in each.outcome),
+                each.signal,
+                each.exit_status,
+                each.signature,
+                mistakes.line(("expect", number)),
+            )
+            for number, each in enumerate(file.expect)
+        ),
+        packages=tuple(file.packages),
+        jax=_choice(file.jax),
+        python=_choice(file.python),
+        cuda=_choice(file.cuda),
+        processes=file.processes,
+        cpus=file.cpus,
+        memory=file.memory,
+        hlo=file.hlo,
+        repeat=file.repeat,
+        files=tuple(file.files),
+        probe=file.probe,
+        strings=tuple(file.strings),
+        symbols=tuple(file.symbols),
+        flags=tuple(file.flags),
+    )
+
+
+def _choice(choice: VersionChoice | PythonChoice | CudaChoice | None) -> AxisChoice | None:
+    return AxisChoice(choice.specifier, tuple(choice.values or ())) if choice else None
+
+
+def _scalars(values: Iterable[object]) -> tuple[Scalar, ...]:
+    return tuple(value for value in values if isinstance(value, Scalar))
+
+
+def _decode(content: bytes, where: str) -> str:
+    """The script's text by the encoding it declares, with newlines made plain."""
+    hint = "save it as UTF-8, or declare its encoding in line 1"
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise UserError(f"not {error.encoding}", where=f"{where}:{line}", hint=hint) from error
+    except SyntaxError as error:  # an encoding that does not exist, or not UTF-8 in the first two lines
+        raise UserError(error.msg, where=f"{where}:1", hint=hint) from error
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _framed(name: str, content: bytes) -> bytes:
+    """Bytes in which no two lists of files look the same."""
+    return f"{len(name)} {name} {len(content)}\n".encode() + content
+
+
+def _check_params(data: dict[str, object], mistakes: Mistakes) -> None:
+    params, env = data.get("params"), data.get("env")
+    names = [*params] if isinstance(params, dict) else []
+    upper: dict[str, str] = {}
+    for name in names:
+        if not name.isidentifier() or not name.isascii() or keyword.iskeyword(name):
+            mistakes.add(("params", name), "expected a name that Python accepts for an argument")
+        elif name in (*AXES, "target", "engine", "true", "false"):
+            mistakes.add(("params", name), f"`{name}` has a meaning of its own in conditions; choose another name")
+        elif name.upper() in upper:
+            both = f"{upper[name.upper()]} and {name}"
+            mistakes.add(("params", name), f"{both} would share the variable REPRO_{name.upper()}")
+        upper.setdefault(name.upper(), name)
+    for variable, text in env.items() if isinstance(env, dict) else ():
+        if variable.upper().startswith("REPRO_"):
+            mistakes.add(("env", variable), "variables that begin with REPRO_ are those of the parameters")
+        for found in _PLACEHOLDER.finditer(text if isinstance(text, str) else ""):
+            if found[1] not in names:
+                advice = nearest(found[1], names) or f"parameters here: {', '.join(names) or 'none'}"
+                mistakes.add(("env", variable), f"{found[0]} is no parameter", advice)
+
+
+def _check_expect(data: dict[str, object], mistakes: Mistakes) -> None:
+    claims = data.get("expect")
+    always = 0
+    for number, claim in enumerate(claims if isinstance(claims, list) else []):
+        if not isinstance(claim, dict):
+            continue
+        path = ("expect", number)
+        when, outcome = claim.get("when", ""), claim.get("outcome")
+        words = {str(word) for word in (outcome if isinstance(outcome, list) else [outcome])}
+        if isinstance(when, str):
+            try:
+                parse_when(when)
+            except WhenError as error:
+                mistakes.add((*path, "when"), error.message, error.hint)
+            if always:
+                mistakes.add(path, f"never reached: the entry at line {always} always holds")
+            elif not when.strip():
+                always = mistakes.line(path)
+        if "signal" in claim and not words & {"crash", "hang", "oom"}:
+            mistakes.add((*path, "signal"), "a signal goes with the outcome crash, hang or oom")
+        if "exit_status" in claim and words <= {"crash", "hang"}:
+            mistakes.add((*path, "exit_status"), "what a signal or the deadline ends has no exit status")
+        if "signature" in claim and not words & {"error", "crash", "hang", "oom"}:
+            mistakes.add((*path, "signature"), "only a failure has a signature")
+
+
+def _check_packages(data: dict[str, object], mistakes: Mistakes) -> None:
+    packages = data.get("packages")
+    names: set[str] = set()
+    for number, text in enumerate(packages if isinstance(packages, list) else []):
+        try:
+            name = canonicalize_name(Requirement(text).name) if isinstance(text, str) else ""
+        except InvalidRequirement:
+            continue  # noted as such already
+        if name and name in names:
+            mistakes.add(("packages", number), f"{name} is listed twice")
+        names.add(name)
+
+
+def _check_body(data: dict[str, object], source: str, block: Block, mistakes: Mistakes) -> None:
+    lookups = [name for name in ("strings", "symbols", "flags") if name in data]
+    code = _code(source)
+    if data.get("probe") is True:
+        if not any(data[name] for name in lookups):
+            mistakes.add(("probe",), "a probe looks something up: expected strings, symbols or flags")
+        if code:
+            mistakes.at_line(code - block.first, "a probe has no script; this code would never run")
+        return
+    for name in lookups:
+        mistakes.add((name,), "only a probe looks things up in the wheels", "add probe = true")
+    if not code:
+        hint = "it would end well everywhere and prove nothing"
+        mistakes.at_line(block.last - block.first, "the script has no code", hint)
+
+
+def _code(source: str) -> int:
+    """Line of the first statement that is no docstring; 0 where there is none."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return next((n for n, line in enumerate(source.split("\n"), 1) if line.strip() and line.lstrip()[0] != "#"), 0)
+    documented = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
+    statements = body[1:] if documented else body
+    return statements[0].lineno if statements else 0

@@ -1,0 +1,55 @@
+"""The closing lines of a run: how it ended, what contradicts a claim, where to read more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from repromatrix.report.escape import clean
+from repromatrix.report.layout import contradicts, duration, totals, why
+from repromatrix.results.combine import clip
+from repromatrix.results.model import CellResult, RunInfo
+from repromatrix.spec.model import Outcome
+
+_MOST = 20
+
+
+def summary(cells: Sequence[CellResult], run: RunInfo, reports: Path | None = None) -> str:
+    """The lines, the worst news first.
+
+    Args:
+        cells: Of this run.
+        run: This run.
+        reports: Folder of the reports, if they were written.
+    """
+    bad = [cell for cell in cells if contradicts(cell)]
+    lost = [cell for cell in cells if cell.outcome is Outcome.INFRA]
+    lines = [
+        *_listed(bad, "contradicts what is claimed", "contradict what is claimed"),
+        *_listed(lost, "has no verdict: infrastructure failed", "have no verdict: infrastructure failed"),
+    ]
+    lines.append(totals(cells))
+    if run.attempted:
+        on = f" on {run.engine}" if run.engine else ""
+        lines.append(f"{run.attempted} attempts{on} in {duration(run.seconds)}; {run.reused} cells known before")
+    elif not lost:
+        lines.append(f"nothing to do: {run.reused} cells known")
+    lines += [f"warning: {clean(warning)}" for warning in run.warnings]
+    if reports is not None:
+        lines.append(f"report: {reports / 'README.md'}")
+    return "\n".join(lines)
+
+
+def _listed(cells: Sequence[CellResult], one: str, many: str) -> list[str]:
+    if not cells:
+        return []
+    lines = [f"1 cell {one}:" if len(cells) == 1 else f"{len(cells)} cells {many}:"]
+    for cell in cells[:_MOST]:
+        claimed = f", claimed {clean(clip(cell.expected, 120))}" if cell.expected and contradicts(cell) else ""
+        reason = f": {clean(clip(why(cell), 200))}" if why(cell) else ""
+        lines.append(
+            f"  {clean(cell.id)}{' on ' + cell.engine if cell.engine else ''}: {cell.outcome.value}{claimed}{reason}"
+        )
+    if len(cells) > _MOST:
+        lines.append(f"  and {len(cells) - _MOST} more")
+    return lines

@@ -1,0 +1,78 @@
+from dataclasses import replace
+from pathlib import Path
+
+from repromatrix.results.key import cpu_facts, hardware_facts, memory_fact, result_key
+from repromatrix.spec.model import Cell, Environment, Repro
+
+ENVIRONMENT = Environment((("jax", "0.6.0"), ("cuda", "none"), ("python", "3.11"), ("nccl", "locked")))
+REPRO = Repro("demo", Path("repros/demo.py"), "print()", "a" * 64)
+CELL = Cell(ENVIRONMENT, REPRO, (("n", 1), ("flag", "x")), "cpu", env=(("A", "1"), ("B", "2")), timeout=60)
+HARDWARE = {"cpu": "A CPU", "cpus": "2", "isa": "abc", "memory": "24 GiB", "kernel": "6.1"}
+
+
+def key(cell: Cell = CELL, lock: str = "l", engine: str = "venv", base: str = "b", **hardware: str) -> str:
+    return result_key(cell, lock, engine, base, {**HARDWARE, **hardware})
+
+
+def test_everything_that_decides_changes_the_key() -> None:
+    keys = [
+        key(),
+        key(lock="other"),
+        key(engine="docker"),
+        key(base="other"),
+        key(cpu="another CPU"),
+        key(cpus="4"),
+        key(isa="def"),
+        key(memory="48 GiB"),
+        key(gpu="NVIDIA H100"),
+        key(replace(CELL, params=(("n", 2), ("flag", "x")))),
+        key(replace(CELL, params=(("n", "1"), ("flag", "x")))),
+        key(replace(CELL, params=(("n", 1.0), ("flag", "x")))),
+        key(replace(CELL, params=(("n", True), ("flag", "x")))),
+        key(replace(CELL, target="cpu:8")),
+        key(replace(CELL, env=(("A", "1"),))),
+        key(replace(CELL, timeout=600)),
+        key(replace(CELL, memory=2**30)),
+        key(replace(CELL, repro=replace(REPRO, sha256="b" * 64))),
+        key(replace(CELL, repro=replace(REPRO, cpus=1))),
+        key(replace(CELL, repro=replace(REPRO, processes=2))),
+    ]
+    assert len(set(keys)) == len(keys)
+    assert all(len(one) == 64 for one in keys)
+
+
+def test_what_decides_nothing_does_not() -> None:
+    assert key(kernel="6.2") == key()
+    assert key(replace(CELL, env=(("B", "2"), ("A", "1")))) == key()
+    assert key(replace(CELL, params=(("flag", "x"), ("n", 1)))) == key()
+    assert key(replace(CELL, timeout=60.0)) == key()
+    assert key(replace(CELL, repeat=10)) == key()
+
+
+def test_key_is_stable() -> None:
+    """A changed key runs every known cell of every user again: raise KEY_FORMAT if you mean that."""
+    assert key() == "b9537f562b28b9529c867e582239aabc4469a61e4ef814aa1e799a13e762b940"
+
+
+def test_facts_from_cpuinfo() -> None:
+    one = "processor : 0\nmodel name\t: Intel(R) Xeon(R)\nflags\t\t: fpu avx2 avx512f md_clear\n\nmodel name : other\n"
+    facts = cpu_facts(one)
+    assert facts["cpu"] == "Intel(R) Xeon(R)"
+    assert cpu_facts(one.replace("md_clear", "ibrs fpu"))["isa"] == facts["isa"]
+    assert cpu_facts(one.replace("avx512f", ""))["isa"] != facts["isa"]
+    arm = "CPU implementer\t: 0x41\nFeatures\t: asimd sve\nCPU part\t: 0xd40\n"
+    assert cpu_facts(arm)["cpu"] == "implementer 0x41 part 0xd40"
+    assert cpu_facts("")["cpu"]
+
+
+def test_memory_is_rounded() -> None:
+    assert memory_fact("MemTotal:       24585944 kB\nMemFree: 1 kB\n") == "23 GiB"
+    assert memory_fact("MemTotal:       24600000 kB\n") == "23 GiB"
+    assert memory_fact("") == "unknown"
+
+
+def test_facts_of_this_machine() -> None:
+    facts = hardware_facts()
+    assert list(facts) == ["cpu", "isa", "cpus", "memory", "kernel"]
+    assert int(facts["cpus"]) >= 1
+    assert all(facts.values())
