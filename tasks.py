@@ -5,7 +5,9 @@ In a checkout `uv run invoke TASK` sets up the tool and runs a task.
 
 from __future__ import annotations
 
-from invoke import Context, Exit, task
+from invoke.context import Context
+from invoke.exceptions import Exit
+from invoke.tasks import task
 
 HELP = {
     "repro": "repros to take: globs over their names, separated by commas, or the path of a script",
@@ -100,9 +102,7 @@ def render(_: Context, repro: str = "", env: str = "", check: bool = False, json
 
 
 @task(auto_shortflags=False, help=_help("repro", "env", "engine", "offline", "json"))
-def build(
-    _: Context, repro: str = "", env: str = "", engine: str = "", offline: bool = False, json: str = ""
-) -> None:
+def build(_: Context, repro: str = "", env: str = "", engine: str = "", offline: bool = False, json: str = "") -> None:
     """Make the chosen environments ready: images for docker, venvs for venv."""
     from repromatrix import commands, plan
 
@@ -112,7 +112,15 @@ def build(
 @task(
     auto_shortflags=False,
     iterable=["param"],
-    help=_help("env", "target", "engine", "offline", "json", repro="name of the repro", param="a parameter as name=value; repeatable"),
+    help=_help(
+        "env",
+        "target",
+        "engine",
+        "offline",
+        "json",
+        repro="name of the repro",
+        param="a parameter as name=value; repeatable",
+    ),
 )
 def run(
     _: Context,
@@ -155,7 +163,9 @@ def doctor(_: Context, json: str = "") -> None:
     _end(commands.doctor(json))
 
 
-@task(auto_shortflags=False, help={"script": "path of the script, or - for standard input", "name": "name of the repro"})
+@task(
+    auto_shortflags=False, help={"script": "path of the script, or - for standard input", "name": "name of the repro"}
+)
 def new(_: Context, script: str, name: str = "") -> None:
     """Turn a script into a repro in repros/."""
     from repromatrix import commands
@@ -163,7 +173,10 @@ def new(_: Context, script: str, name: str = "") -> None:
     _end(commands.new(script, name))
 
 
-@task(auto_shortflags=False, help={"only": "arguments for pytest, e.g. '-k spec'", "quick": "leave out network, container and slow tests"})
+@task(
+    auto_shortflags=False,
+    help={"only": "arguments for pytest, e.g. '-k spec'", "quick": "leave out network, container and slow tests"},
+)
 def test(_: Context, only: str = "", quick: bool = False) -> None:
     """Run the whole test suite: format, lint, types, tests."""
     from repromatrix import commands

@@ -63,11 +63,6 @@ def read(path: str) -> str:
         return ""
 
 
-def stat_fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the state on (proc(5) counts from 3); empty where the process is gone."""
-    return read("/proc/%d/stat" % pid).rpartition(")")[2].split()
-
-
 def threads(pid: int) -> list[str]:
     try:
         return os.listdir("/proc/%d/task" % pid)
@@ -101,31 +96,27 @@ def proportional(pid: int) -> int:
 def kernel_oom_kills() -> int:
     """Kills for memory in this cgroup so far, 0 where nothing tells. Seen from inside a container its cgroup is the
     mounted root, whatever /proc/self/cgroup says; the engine's own word is unreliable (moby #38352)."""
-    for line in read("/proc/self/cgroup").splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        mount, name = (
-            ("/sys/fs/cgroup/memory", "memory.oom_control") if controllers else ("/sys/fs/cgroup", "memory.events")
-        )
-        for folder in (mount + path, mount):
-            for entry in read(os.path.join(folder, name)).splitlines():
-                if entry.startswith("oom_kill "):
-                    return int(entry.split()[1])
-    return 0
+    own = dict(line.split(":", 2)[1:] for line in read("/proc/self/cgroup").splitlines())
+    places = [
+        "/sys/fs/cgroup/memory%s/memory.oom_control" % own.get("memory", ""),
+        "/sys/fs/cgroup/memory/memory.oom_control",
+        "/sys/fs/cgroup%s/memory.events" % own.get("", ""),
+        "/sys/fs/cgroup/memory.events",
+    ]
+    counts = [line.split()[1] for place in places for line in read(place).splitlines() if line.startswith("oom_kill ")]
+    return int(counts[0]) if counts else 0
 
 
 def record_threads(pids: list[int], path: str) -> None:
-    """At the deadline, while everything still runs: what each thread of each process is waiting for in the kernel."""
-    lines = []
-    for pid in pids[:64]:
-        lines.append("%d %s" % (pid, read("/proc/%d/cmdline" % pid).replace("\0", " ").strip()))
-        for thread in threads(pid):
-            base = "/proc/%d/task/%s/" % (pid, thread)
-            state = "".join(read(base + "stat").rpartition(")")[2].split()[:1])
-            lines.append("  %s %s %s %s" % (thread, read(base + "comm").strip(), state, read(base + "wchan")))
+    """At the deadline, while everything still runs: what each thread of each process waits for in the kernel."""
     with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join(lines) + "\n")
+        for pid in pids[:64]:
+            print(pid, read("/proc/%d/cmdline" % pid).replace("\0", " "), file=file)
+            for thread in threads(pid):
+                parts = [
+                    read("/proc/%d/task/%s/%s" % (pid, thread, name)).strip() for name in ("comm", "wchan", "syscall")
+                ]
+                print(" ", thread, *parts, file=file)
 
 
 class Log:
@@ -163,15 +154,14 @@ class Log:
             ring = os.pread(self.fd, self.tail, self.head)
             kept = (ring[oldest:] + ring[:oldest])[MARK_LENGTH:]
             self._put(memoryview(MARK % (self.total - self.head - len(kept)) + kept), self.head)
-        removed = not is_at(self.fd, self.path)
-        if removed:
-            content = os.pread(self.fd, self.head + self.tail, 0)
-            os.makedirs(os.path.dirname(self.path), exist_ok=True)
-            if os.path.lexists(self.path):
-                os.unlink(self.path)
-            self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
-            self._put(memoryview(content), 0)
-        return removed
+        if is_at(self.fd, self.path):
+            return False
+        content = os.pread(self.fd, self.head + self.tail, 0)
+        os.makedirs(os.path.dirname(self.path), exist_ok=True)
+        self.fd = os.open(self.path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._put(memoryview(content), 0)
+        os.rename(self.path + ".part", self.path)
+        return True
 
 
 def is_at(fd: int, path: str) -> bool:
@@ -262,8 +252,7 @@ def describe(rank: Rank | None) -> dict[str, Any]:
         "exit_status": None if status is None or number else os.WEXITSTATUS(status),
         "signal": names.get(number, "SIG%d" % number) if number else None,
         "core": os.WCOREDUMP(status) if status is not None else False,
-        "user_seconds": usage.ru_utime if usage else 0.0,
-        "system_seconds": usage.ru_stime if usage else 0.0,
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3) if usage else 0.0,
         "peak_memory": usage.ru_maxrss * 1024 if usage else 0,
     }
 
@@ -278,13 +267,12 @@ class Supervisor:
         self.notes: list[str] = []
         self.stop = ""  # why the tool wants an end
         self.childless = False
-        self.peak, self.next_exact = 0, 0.0
+        self.peak = 0
         self.poll = select.poll()
-        self.wake, wake_write = os.pipe()
-        os.set_blocking(self.wake, False)
-        os.set_blocking(wake_write, False)
-        self.poll.register(self.wake, select.POLLIN)
-        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        wake, waker = os.pipe()
+        os.set_blocking(waker, False)
+        self.poll.register(wake, select.POLLIN)
+        signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
         for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         if spec.get("watch_stdin"):
@@ -371,7 +359,7 @@ class Supervisor:
 
     def _follow(self, deadline: float) -> str:
         """Until there is a reason to stop: `ended`, `cancelled`, `deadline`, `memory`."""
-        limit = self.spec.get("memory")
+        limit = self.spec.get("memory") or 0
         step = SAMPLE / 2 if limit else SAMPLE
         sample_at = self.started
         while True:
@@ -384,26 +372,23 @@ class Supervisor:
                 return "cancelled"
             if now >= deadline:
                 return "deadline"
+            if now >= sample_at and self._over(limit):
+                return "memory"
             if now >= sample_at:
-                if self._over(limit):
-                    return "memory"
                 sample_at = now + max(step, 10 * (time.monotonic() - now))  # at most a tenth of one CPU
             self._pump(min(sample_at, deadline) - now)
 
-    def _over(self, limit: int | None) -> bool:
+    def _over(self, limit: int) -> bool:
         """Take the memory of the tree; whether it is over the limit, shared pages counted once."""
         tree = descendants()
         used = sum(map(resident, tree))
-        if limit and used > limit and time.monotonic() >= self.next_exact:
-            began = time.monotonic()
+        if limit and used > limit:
             used = sum(map(proportional, tree))
-            self.next_exact = time.monotonic() + 10 * (time.monotonic() - began)
-            if used > limit:
-                self.note("used %d MiB of the %d MiB allowed: killed" % (used >> 20, limit >> 20))
-                self.peak = max(self.peak, used)
-                return True
+        over = 0 < limit < used
+        if over:
+            self.note("used %d MiB of the %d MiB allowed: killed" % (used >> 20, limit >> 20))
         self.peak = max(self.peak, used)
-        return False
+        return over
 
     def _pump(self, timeout: float) -> None:
         """Wait for output, a signal or `timeout` seconds; move output to the logs; collect the dead."""
@@ -433,10 +418,10 @@ class Supervisor:
         log = self.pipes.pop(fd)
         self.poll.unregister(fd)
         os.close(fd)
-        for rank in self.ranks:
-            fields = stat_fields(rank.pid)
-            if log in rank.logs and rank.status is None and fields and not int(fields[6]) & PF_EXITING:
-                self.note("closed its " + os.path.basename(log.path))
+        pid = next(rank.pid for rank in self.ranks if log in rank.logs)
+        fields = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+        if fields and not int(fields[6]) & PF_EXITING:  # the kernel closes them too, while the process ends
+            self.note("closed its " + os.path.basename(log.path))
 
     def _pump_until(self, seconds: float, done: Callable[[], bool]) -> None:
         limit = time.monotonic() + seconds
@@ -450,7 +435,7 @@ class Supervisor:
         except OSError as error:
             self.note("could not record the threads: %s" % error)
         for rank in self.ranks:
-            if rank.status is None:
+            if rank.status is None:  # so not waited for, and the number is still its own
                 os.killpg(rank.pid, signal.SIGABRT)
                 os.killpg(rank.pid, signal.SIGCONT)  # it may have stopped itself
         self._pump_until(self.spec.get("grace", 5), lambda: all(rank.status is not None for rank in self.ranks))

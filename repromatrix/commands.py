@@ -219,7 +219,9 @@ def build(request: Request, json: str) -> int:
             if known is None:
                 if missing := store.missing(lock_.wheels):
                     if request.offline:
-                        raise InfraError(f"{len(missing)} wheels of {lock_.id} are not in the store", where=str(project.store))
+                        raise InfraError(
+                            f"{len(missing)} wheels of {lock_.id} are not in the store", where=str(project.store)
+                        )
                     store.fetch(missing, addresses(lock_, selection.matrix), ear, threading.Event())
                 made = engine.prepare(lock_, ear)
             else:
@@ -229,7 +231,9 @@ def build(request: Request, json: str) -> int:
         write_json(json, {"schema": 1, "engine": engine.name, "environments": rows})
     if json != "-":
         for row in rows:
-            print(f"{row['environment']}  {'built' if row['built'] else 'was there'}  {row['identity'][:19]}  {row['base']}")
+            print(
+                f"{row['environment']}  {'built' if row['built'] else 'was there'}  {row['identity'][:19]}  {row['base']}"
+            )
     return 0
 
 
@@ -341,7 +345,9 @@ def new(script: str, name: str) -> int:
     try:
         source = sys.stdin.read() if script == "-" else Path(script).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the script: {error}", where=script, hint="give the path of a Python file") from None
+        raise UserError(
+            f"cannot read the script: {error}", where=script, hint="give the path of a Python file"
+        ) from None
     if script == "-" and not name:
         raise UserError("a script from standard input needs a name", hint="add --name my_repro")
     name = name or Path(script).stem

@@ -72,7 +72,9 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
             results.forget(plan.keys.values())
         kept = results.many(plan.keys.values())
         todo = {
-            cell: cell.repeat - len(kept.get(key, ())) for cell, key in plan.keys.items() if cell.repeat > len(kept.get(key, ()))
+            cell: cell.repeat - len(kept.get(key, ()))
+            for cell, key in plan.keys.items()
+            if cell.repeat > len(kept.get(key, ()))
         }
         shared = _Progress()
         interrupted = False
@@ -239,7 +241,7 @@ def _attempt_job(
     def run(grant: Grant) -> None:
         prepared = shared.prepared[cell.environment]
         number, folder = results.new_attempt(key)
-        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus)
+        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, grant.gpus)
         task = listener.start("run", f"{cell.id}#{number}")
         (folder / "command").write_text(engine.command(prepared, attempt) + "\n")
         with streaming(folder) if request.single else nullcontext():
@@ -257,7 +259,7 @@ def _attempt_job(
     return Job(f"run {cell.id}#{turn}", frozenset({f"prepare {plan.locks[cell.environment].id}"}), tokens, run)
 
 
-def lay_out(cell: Cell, ident: str, folder: Path, gpus: int) -> Attempt:
+def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...]) -> Attempt:
     """Put the script and the files it needs into the attempt's folder.
 
     Raises:
@@ -273,7 +275,7 @@ def lay_out(cell: Cell, ident: str, folder: Path, gpus: int) -> Attempt:
             shutil.copyfile(source, target)
         except FileNotFoundError:
             raise UserError("the file has gone", where=str(source), hint="restore it, or correct `files`") from None
-    arguments = [word for name, value in cell.params for word in (f"--{name}", word(value))]
+    arguments = [part for name, value in cell.params for part in (f"--{name}", word(value))]
     return Attempt(
         id=ident,
         folder=folder,
@@ -283,7 +285,8 @@ def lay_out(cell: Cell, ident: str, folder: Path, gpus: int) -> Attempt:
         timeout=cell.timeout,
         memory=cell.memory,
         cpus=cell.repro.cpus,
-        gpus=gpus,
+        gpus=len(devices),
+        devices=devices,
         processes=cell.repro.processes,
     )
 

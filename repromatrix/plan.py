@@ -107,7 +107,9 @@ def _with_params(cells: tuple[Cell, ...], request: Request) -> tuple[Cell, ...]:
             f"no parameter {unknown[0]!r} in the chosen repros", hint=f"known: {', '.join(sorted(named)) or 'none'}"
         )
     wanted = dict(request.params)
-    found = tuple(cell for cell in cells if all(wanted.get(name, word(value)) == word(value) for name, value in cell.params))
+    found = tuple(
+        cell for cell in cells if all(wanted.get(name, word(value)) == word(value) for name, value in cell.params)
+    )
     if request.single and len(found) != 1:
         listed = "\n    ".join(cell.id for cell in (found or cells)[:20])
         raise UserError(

@@ -21,15 +21,16 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental import io_callback
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh, PartitionSpec as P
 
 try:
     from jax import shard_map
 except ImportError:
     from jax.experimental.shard_map import shard_map
 
-mesh = jax.make_mesh((4,), ("i",))
+mesh = Mesh(np.array(jax.devices()), ("i",))  # jax.make_mesh is younger than the oldest version here, and changed
 
 
 def body(a, b):

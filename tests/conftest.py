@@ -67,7 +67,7 @@ class Checkout:
     def command(self, *args: str) -> list[str]:
         return [sys.executable, "-m", "invoke", "--search-root", str(ROOT), *args]
 
-    def invoke(self, *args: str, timeout: float = 120, **environ: str) -> Said:
+    def invoke(self, *args: str, **environ: str) -> Said:
         """Run `invoke ARGS` in this checkout."""
         done = subprocess.run(
             self.command(*args),
@@ -75,7 +75,7 @@ class Checkout:
             env={**self.environ, **environ},
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=120,
             check=False,
         )
         return Said(done.returncode, done.stdout, done.stderr)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import os
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from repromatrix.errors import InfraError
 from repromatrix.events import Silent
 from repromatrix.project import Project
 from repromatrix.spec.model import Base, Environment, Matrix
+from tests.fake_index import make_wheel
 
 PYTHON = "3.11"
 
@@ -59,24 +58,10 @@ def debian_base(engine: Daemon, docker_project: Project, docker_matrix: Matrix) 
     return resolve_base(docker_matrix, PYTHON, engine, docker_project.store, Silent())
 
 
-def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, str | bytes]) -> Path:
-    """Write a valid pure-Python wheel; the same bytes for the same arguments."""
-    info = f"{name}-{version}.dist-info"
-    everything: dict[str, bytes] = {
-        path: content.encode() if isinstance(content, str) else content for path, content in files.items()
-    }
-    everything[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
-    everything[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-    record = "".join(
-        f"{path},sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b'=').decode()},{len(data)}\n"
-        for path, data in everything.items()
-    )
-    everything[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
-    target = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(target, "w") as archive:
-        for path, data in everything.items():
-            archive.writestr(zipfile.ZipInfo(path, (2024, 1, 1, 0, 0, 0)), data)
-    return target
+def inspect(engine: Daemon, reference: str) -> dict[str, Any]:
+    """What the engine says of an image."""
+    found: dict[str, Any] = engine.api.inspect_image(reference)  # type: ignore[no-untyped-call]  # the stubs leave it bare
+    return found
 
 
 def stored(store: WheelStore, made: Path, uploaded: str) -> Wheel:
@@ -90,7 +75,7 @@ def stored(store: WheelStore, made: Path, uploaded: str) -> Wheel:
     return wheel
 
 
-def lock_of(*wheels: Wheel, jax: str = "0.6.0") -> Lock:
+def lock_of(*wheels: Wheel, jax: str = "0.0.1") -> Lock:
     """A lock for Python 3.11 with exactly these wheels."""
     environment = Environment((("jax", jax), ("cuda", "none"), ("python", PYTHON), ("nccl", "locked")))
     ordered = tuple(sorted(wheels, key=lambda wheel: wheel.name))
@@ -105,5 +90,5 @@ def tiny_lock(docker_project: Project, tmp_path_factory: pytest.TempPathFactory)
     greeter = make_wheel(
         folder, "greeter", "1.0", {"greeter/__init__.py": "def greet(name):\n    return 'hi ' + name\n"}
     )
-    jax = make_wheel(folder, "jax", "0.6.0", {"jax/__init__.py": "__version__ = '0.6.0'\n"})
+    jax = make_wheel(folder, "jax", "0.0.1", {"jax/__init__.py": "__version__ = '0.0.1'\n"})
     return lock_of(stored(store, greeter, "2024-05-01T00:00:00Z"), stored(store, jax, "2025-04-16T00:00:00Z"))

@@ -130,7 +130,10 @@ def serve(folder: Path) -> Iterator[FakeIndex]:
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(body)
+            if self.command != "HEAD":
+                self.wfile.write(body)
+
+        do_HEAD = do_GET  # noqa: N815  (uv asks for a wheel's size before it reads the metadata inside)
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -8,21 +8,41 @@ from pathlib import Path
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo, Signature
 from repromatrix.spec.model import Expect, Outcome, Repro
 
+TOLD = "reported that it changed the HLO but the hash of HLO was not updated."
 NOOP = Signature(
-    "crash hlo_pass_pipeline.cc Pass * in pipeline * reported that it changed the HLO but the hash of HLO was not"
-    " updated",
-    ("crash xla::HloPassPipeline::RunPassesInternal",),
+    "absl-fatal hlo_pass_pipeline.cc: Pass 'layout-assignment' in pipeline 'HLO passes through layout assignment' "
+    + TOLD,
+    (
+        f"absl-fatal hlo_pass_pipeline.cc: Pass * in pipeline * {TOLD}",
+        f"absl-fatal in xla::HloPassPipeline::RunPassesInternal<T>: Pass * in pipeline * {TOLD}",
+    ),
 )
 NOOP_OLD = Signature(
-    "crash hlo_pass_pipeline.cc Pass * in pipeline * reported that it changed the HLO but the hash of HLO was not"
-    " updated.",
-    ("crash xla::HloPassPipeline::RunPassesInternal",),
+    "absl-fatal hlo_pass_pipeline.cc: Pass 'flatten-call-graph' in pipeline 'HLO passes through layout assignment' "
+    + TOLD,
+    (f"absl-fatal hlo_pass_pipeline.cc: Pass * in pipeline * {TOLD}",),
 )
 SILENT = Signature(
-    "crash hlo_pass_pipeline.cc Pass * in pipeline * reported that it did not change the HLO but the hash of HLO was"
-    " changed from * to *"
+    "absl-fatal hlo_pass_pipeline.cc: Pass 'flatten-call-graph' in pipeline 'sharding-removal' reported that it did not"
+    " change the HLO but the hash of HLO was changed from N to N.",
 )
 UNKNOWN = "unknown flag in XLA_FLAGS: --xla_unsupported_crash_on_hlo_pass_{}=true"
+
+ATTEMPT = AttemptResult(
+    number=1,
+    outcome=Outcome.CRASH,
+    exit_status=None,
+    signal="SIGABRT",
+    signature=Signature("crash hlo_pass_pipeline.cc", ("xla::HloPassPipeline::Run",), 1),
+    reason="",
+    seconds=1.25,
+    started="2026-11-30T01:03:49Z",
+    evidence=".repromatrix/evidence/ab/1",
+    metrics=(("loss", float("inf")), ("loss", 0.5)),
+    peak_memory=123,
+    notes=("left 3 processes behind", "pipe | and \udc80"),
+)
+"""One that uses every field, with values that are hard to write down."""
 
 REPRO = Repro(
     name="hlo_pass_crash",
@@ -72,7 +92,7 @@ def cell(jax: str, flag: str, outcome: str, *, engine: str = "venv") -> CellResu
     status = {"ok": 0, "skip": None, "crash": None}[outcome]
     signature = None
     if outcome == "crash":
-        signature = SILENT if flag == "silent_hlo_change" else NOOP_OLD if jax < "0.7" else NOOP
+        signature = SILENT if flag == "silent_hlo_change" else NOOP_OLD if jax == "0.6.0" else NOOP
     environment = f"jax{jax}-cpu-py311"
     name = f"hlo_pass_crash@{environment}@cpu@flag={flag}"
     folder = f".repromatrix/evidence/ab/ab{jax.replace('.', '')}{flag[0]}"

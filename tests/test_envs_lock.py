@@ -239,14 +239,14 @@ def test_a_damaged_lock_is_refused_with_its_line(
 def test_a_truncated_lock_is_refused(tmp_path: Path) -> None:
     path = write_lock(small(), tmp_path)
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
-    with pytest.raises(InputErrors, match="1 mistake|2 mistakes") as error:
+    with pytest.raises(InputErrors) as error:
         read_lock(path, small().environment)
     assert "wheels: 3" in str(error.value)
 
 
 def test_a_lock_of_another_environment_is_refused(tmp_path: Path) -> None:
     path = write_lock(small(), tmp_path)
-    with pytest.raises(InputErrors, match="mistake") as error:
+    with pytest.raises(InputErrors) as error:
         read_lock(path, env("0.6.2", packages=("equinox==0.11.7",)))
     assert "package: equinox==0.11.7" in str(error.value)
     with pytest.raises(InputErrors):
@@ -404,6 +404,29 @@ def test_trouble_with_the_index_is_no_drift(project: Project, monkeypatch: pytes
     assert not (project.locks / "impossible.json").exists()
 
 
+def test_installers_take_the_file_as_it_is_and_check_the_hashes(index: FakeIndex, tmp_path: Path) -> None:
+    lock = locked(env("1.0.0"), tmp_path)
+    path = write_lock(lock, tmp_path)
+
+    def install() -> subprocess.CompletedProcess[str]:
+        command = [uv.find_uv_bin(), "pip", "install", "--require-hashes", "-r", str(path), "--python-version", "3.11"]
+        command += ["--target", str(tmp_path / "target")]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    done = install()
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in (tmp_path / "target").glob("*.dist-info")) == [
+        "jax-1.0.0.dist-info",
+        "jaxlib-1.0.0.dist-info",
+        "numpy-1.1.dist-info",
+    ]
+    path.write_text(path.read_text().replace(lock.wheels[2].sha256, "0" * 64))
+    shutil.rmtree(tmp_path / "target")
+    done = install()
+    assert done.returncode != 0
+    assert "Hash mismatch for `numpy==1.1`" in done.stderr
+
+
 # --- the real index ---------------------------------------------------------------------------------------------------
 
 
@@ -507,29 +530,3 @@ def test_a_withdrawn_release_is_locked_with_a_warning(tmp_path: Path) -> None:
     assert lock.version("jaxlib") == "0.4.32"
     assert any("jaxlib 0.4.32 was withdrawn" in warning for warning in ear.warnings)
     assert set(addresses(lock)) == {w.sha256 for w in lock.wheels}
-
-
-@pytest.mark.network
-def test_uv_and_pip_take_the_lock_as_it_is(tmp_path: Path) -> None:
-    path = write_lock(locked(env("0.6.2"), tmp_path), tmp_path)
-    target = ["--target", str(tmp_path / "target"), "--python-version", "3.11"]
-    done = subprocess.run(
-        [uv.find_uv_bin(), "pip", "install", "--dry-run", "--require-hashes", "--only-binary", ":all:", "-r", str(path)]
-        + [*target, "--python-platform", PLATFORM],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Would install 6 packages" in done.stderr
-    # A wrong hash is refused, so the hashes are really read from these lines.
-    path.write_text(path.read_text().replace("sha256:bb24", "sha256:bb25"))
-    done = subprocess.run(
-        [uv.find_uv_bin(), "pip", "compile", "--generate-hashes", "--no-deps", "--python-version", "3.11", str(path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert shutil.which("sh")

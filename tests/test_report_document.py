@@ -6,13 +6,15 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from repromatrix.errors import InfraError, UserError
 from repromatrix.report.document import document, exit_code, write_json
+from repromatrix.report.schema import schemas
 from repromatrix.results.codec import cell_from, cell_object
 from repromatrix.spec.model import Outcome
-from tests.sample_cells import RUN, broken, matrix
+from tests.sample_cells import ATTEMPT, RUN, broken, matrix
 from tests.test_report_markdown import many
 
 
@@ -40,6 +42,12 @@ def test_document_has_the_promised_shape() -> None:
     }.items() <= crash.items()
     assert set(crash["signature"]) == {"title", "alternatives", "version"}
     assert crash["attempts"][0]["evidence"] == crash["evidence"] + "/1"
+
+
+def test_document_keeps_its_schema() -> None:
+    odd = replace(matrix()[0], attempts=(ATTEMPT,), params=(("a", 1), ("b", True), ("c", float("nan"))))
+    written = json.loads(json.dumps(document([*broken(), odd], RUN)))
+    jsonschema.Draft202012Validator(schemas()["document.schema.json"]).validate(written)
 
 
 def test_every_cell_survives_the_document() -> None:

@@ -56,9 +56,16 @@ def test_one_failure_has_one_number_even_through_a_third() -> None:
     bridge = Signature("c", ("a", "b"))
     cells = [replace(matrix()[4], id=str(n), signature=s) for n, s in enumerate((a, NOOP, b, bridge))]
     notes = Notes(cells)
-    assert notes.number(a) == notes.number(b) == notes.number(bridge) == 1
-    assert notes.number(NOOP) == 2
+    assert [notes.number(cell) for cell in cells] == [1, 2, 1, 1]
     assert [(failure.title, failure.cells) for failure in notes.failures] == [("a", 3), (NOOP.title, 1)]
+    assert notes.failures[0].titles == {"a", "b", "c"}
+
+
+def test_a_refused_flag_is_no_failure() -> None:
+    refused = replace(matrix()[0], signature=Signature("flag --xla_x"))
+    page = repro_page(REPRO, [refused], RUN)
+    assert "skip [a], as claimed" in page
+    assert "## Failures" not in page
 
 
 def test_newest_first_by_version_not_by_text() -> None:

@@ -14,27 +14,14 @@ from pathlib import Path
 import pytest
 
 from repromatrix.errors import InfraError, UserError
-from repromatrix.results.model import AttemptResult, CellResult, Signature
+from repromatrix.results.model import CellResult
 from repromatrix.results.store import MIGRATIONS, Results
 from repromatrix.spec.model import Outcome
+from tests.sample_cells import ATTEMPT
 
 KEY = "ab" * 32
 ROOT = Path(__file__).parent.parent
 
-ATTEMPT = AttemptResult(
-    number=1,
-    outcome=Outcome.CRASH,
-    exit_status=None,
-    signal="SIGABRT",
-    signature=Signature("crash hlo_pass_pipeline.cc", ("xla::HloPassPipeline::Run",), 1),
-    reason="",
-    seconds=1.25,
-    started="2026-11-30T01:03:49Z",
-    evidence=".repromatrix/evidence/ab/1",
-    metrics=(("loss", float("inf")), ("loss", 0.5)),
-    peak_memory=123,
-    notes=("left 3 processes behind", "pipe | and \udc80"),
-)
 CELL = CellResult(
     id="demo@jax0.6.0-cpu-py311@cpu",
     key=KEY,
@@ -229,8 +216,7 @@ def test_kill_loses_no_finished_attempt(tmp_path: Path) -> None:
 import sys
 from dataclasses import replace
 from pathlib import Path
-sys.path.insert(0, "tests")
-from test_results_store import ATTEMPT
+from tests.sample_cells import ATTEMPT
 from repromatrix.results.store import Results
 with Results(Path(sys.argv[1])) as results:
     results.recover()
@@ -268,8 +254,7 @@ def test_two_processes_share_numbers_and_a_new_database(tmp_path: Path) -> None:
 import sys
 from dataclasses import replace
 from pathlib import Path
-sys.path.insert(0, "tests")
-from test_results_store import ATTEMPT
+from tests.sample_cells import ATTEMPT
 from repromatrix.results.store import Results
 sys.stdin.readline()
 with Results(Path(sys.argv[1])) as results:

@@ -437,3 +437,31 @@ def test_first_rank_to_fail_counts(tmp_path: Path) -> None:
     )
     result = supervise(tmp_path, script, processes=3, grace=1)
     assert (result["exit_status"], result["signal"], result["timed_out"]) == (3, None, False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace of its own needs root")
+def test_as_the_first_process_of_a_container(tmp_path: Path) -> None:
+    script = (
+        "import os, subprocess\nfor _ in range(3): subprocess.run(['sh', '-c', 'sleep 1000 &'])\n"
+        "print(os.getppid(), flush=True)\nos.abort()"
+    )
+    lay(tmp_path, script)
+    first: list[str | Path] = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        sys.executable,
+        "-I",
+        "-S",
+        SUPERVISE,
+        tmp_path,
+    ]
+    done = subprocess.run(first, capture_output=True, check=False, timeout=30)
+    if b"unshare failed" in done.stderr:
+        pytest.skip("this sandbox has no pid namespaces")
+    assert (done.returncode, done.stderr) == (0, b"")
+    result = json.loads((tmp_path / "result.json").read_text())
+    # As the first process itself the script would have got 139 for an abort.
+    assert (result["signal"], result["left_behind"]) == ("SIGABRT", 3)
+    assert (tmp_path / "stdout").read_text() == "1\n"

@@ -106,11 +106,12 @@ def test_threads_do_not_mix_lines() -> None:
 def test_a_reader_that_has_gone_stops_nothing() -> None:
     read, write = os.pipe()
     os.close(read)
-    with os.fdopen(write, "w") as stream:
-        plain = Plain(stream)
-        plain.note("lost")
-        plain.start("run", "x").finish("ok")
-        stream.detach()
+    stream = os.fdopen(write, "w")
+    plain = Plain(stream)
+    plain.note("lost")
+    plain.start("run", "x").finish("ok")
+    with pytest.raises(BrokenPipeError):  # the pipe was broken indeed
+        stream.close()
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ class DockerEngine(Engine):
 
     def run(self, prepared: Prepared, attempt: Attempt, cancel: threading.Event) -> Raw:
         daemon = self._daemon()
-        write_spec(attempt, python=PYTHON, root=INSIDE, env={"PATH": PATH}, watch_stdin=False, own_cgroup=True)
+        write_spec(attempt, python=PYTHON, root=INSIDE, env=_engine_env(attempt), watch_stdin=False, own_cgroup=True)
         container = f"repromatrix-{re.sub(r'[^A-Za-z0-9_.-]', '_', attempt.id)}-{secrets.token_hex(4)}"
         notes: list[str] = []
         try:
@@ -193,6 +193,7 @@ class DockerEngine(Engine):
 
         api = daemon.api
         options = self._options()
+        # All of them, since CUDA_VISIBLE_DEVICES chooses: the same indices then hold in every engine.
         gpus = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if attempt.gpus else None
         host = api.create_host_config(
             init=options.init,
@@ -341,7 +342,7 @@ class DockerEngine(Engine):
             words.append(f"--cpuset-cpus={','.join(str(n) for n in sorted(os.sched_getaffinity(0))[: attempt.cpus])}")
         words += [f"--user={options.user}", f"--workdir={INSIDE}/work"]
         words.append(f"--mount=type=bind,source={(attempt.folder / 'work').resolve()},target={INSIDE}/work")
-        env = script_env(attempt, INSIDE, {"PATH": PATH})
+        env = script_env(attempt, INSIDE, _engine_env(attempt))
         env["TMPDIR"] = "/tmp"
         for name, value in sorted(env.items()):
             if not name.startswith("REPROMATRIX_"):
@@ -381,6 +382,11 @@ class _Options:
 
 def _prepared(lock: Lock, chosen: BaseImage, found: str) -> Prepared:
     return Prepared(lock, DockerEngine.name, found, chosen.description, found)
+
+
+def _engine_env(attempt: Attempt) -> dict[str, str]:
+    devices = attempt.devices or range(attempt.gpus)
+    return {"PATH": PATH, "VIRTUAL_ENV": "/opt/env", "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
 
 
 def _host_limit(attempt: Attempt) -> float:

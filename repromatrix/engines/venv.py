@@ -42,7 +42,7 @@ _PATIENCE = 15.0
 """Seconds past deadline and grace, or past a cancellation, before the supervisor itself is taken for stuck: it gives a
 process that SIGKILL does not end 10 s."""
 
-_TMP_PREFIX = "repromatrix-"
+_TMP_PREFIX = "repromatrix-tmp-"
 
 _LONGEST_TMPDIR = 60
 """A Unix socket's path has at most 107 bytes (unix(7)), and multiprocessing puts 32 behind TMPDIR."""
@@ -53,7 +53,7 @@ class VenvEngine(Engine):
 
     name = "venv"
     isolation = (
-        "venv: processes only; the script sees this host's files, network, libraries and kernel limits, and runs as you"
+        "processes only; the script sees this host's files, network, libraries and kernel limits, and runs as you"
     )
 
     def __init__(self, store: WheelStore) -> None:
@@ -111,7 +111,7 @@ class VenvEngine(Engine):
         ended = _end_all(lambda mark: abandoned(mark[1]))
         for place in Path(tempfile.gettempdir()).glob(f"{_TMP_PREFIX}*-*"):
             pid = place.name.removeprefix(_TMP_PREFIX).partition("-")[0]
-            if not Path("/proc", pid).exists() and place.lstat().st_uid == os.getuid():
+            if not Path("/proc", pid).exists() and (place / "tmp").is_symlink() and _mine(place):
                 _remove_tmp(place)
         return ended
 
@@ -212,6 +212,10 @@ def _short_tmp(folder: Path) -> Iterator[str]:
         yield str(place / "tmp")
     finally:
         _remove_tmp(place)
+
+
+def _mine(place: Path) -> bool:
+    return place.lstat().st_uid == os.getuid()
 
 
 def _remove_tmp(place: Path) -> None:

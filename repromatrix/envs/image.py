@@ -120,14 +120,18 @@ def write_rendered(lock: Lock, base: BaseImage, project: Project) -> Path:
     return folder
 
 
-def _write_folder(lock: Lock, base: BaseImage, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    files = {
+def rendered(lock: Lock, base: BaseImage) -> dict[str, str]:
+    """The files from which anyone builds the environment, by name."""
+    return {
         "Dockerfile": render(lock, base),
         "requirements.txt": requirements(lock),
         "pack_core.py": _PACK_CORE.read_text(),
     }
-    for name, text in files.items():
+
+
+def _write_folder(lock: Lock, base: BaseImage, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in rendered(lock, base).items():
         path = folder / name
         if not path.exists() or path.read_text() != text:
             path.write_text(text)

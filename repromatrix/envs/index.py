@@ -144,7 +144,7 @@ def compile_requirements(
     env = uv_environment(environ)
     if indexes:
         env["UV_INDEX"] = " ".join([*indexes, *env.get("UV_INDEX", "").split()])
-    with tempfile.TemporaryDirectory(prefix="repromatrix-uv-") as name:
+    with tempfile.TemporaryDirectory(prefix="uv-of-repromatrix-") as name:
         # An empty folder to work in: uv looks for [tool.uv] in the folders above its working directory.
         folder = Path(name)
         command = [uv.find_uv_bin(), "pip", "compile", "-", "--python", sys.executable, "--python-version", python]

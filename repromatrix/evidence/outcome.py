@@ -171,7 +171,7 @@ def _refused(failure: Failure, stderr: str, context: GradeContext) -> str:
     only the script's text names may have been a child's, tried on purpose: then nothing else may have failed.
     """
     names = [flag.partition("=")[0].lstrip("-") for flag in failure.flags]
-    alone = all(other.kind == "flag" or not other.message for other in failures(stderr))
+    alone = all(f.kind == "flag" or (f.kind == "signal" and not f.message) for f in failures(stderr))
     known = "\n".join([value for _, value in context.env] + [context.source] * alone)
     if not names or not all(name and re.search(rf"(?<!\w){re.escape(name)}(?!\w)", known) for name in names):
         return ""

@@ -210,6 +210,6 @@ def _place(python: Sequence[str]) -> str:
 
 
 def _own(python: Sequence[str]) -> str:
-    """The innermost frame in the script's own file, which is that of the outermost frame; empty where that is cut off."""
+    """The innermost frame in the script's file, that of the outermost frame; empty where the stack does not reach it."""
     script, _, function = python[-1].partition(" ")
     return next(frame for frame in python if frame.startswith(f"{script} ")) if function == "<module>" else ""

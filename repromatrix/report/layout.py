@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from packaging.version import InvalidVersion, Version
 
 from repromatrix.results.combine import counts, tally
-from repromatrix.results.model import CellResult, Signature
+from repromatrix.results.model import CellResult
 from repromatrix.spec.model import Outcome
 
 
@@ -60,12 +60,21 @@ def _sortable(value: str) -> tuple[int, Version, str]:
 
 @dataclass(slots=True)
 class Failure:
-    """A signature as a page numbers it, with every title under which it was seen."""
+    """A failure as a page numbers it, with every title under which it was seen."""
 
-    number: int = 0
-    title: str = ""
+    number: int
+    primary: Counter[str] = field(default_factory=Counter)
     titles: set[str] = field(default_factory=set)
-    cells: int = 0
+
+    @property
+    def title(self) -> str:
+        """The most frequent primary title, of equally frequent ones the first."""
+        return self.primary.most_common(1)[0][0]
+
+    @property
+    def cells(self) -> int:
+        """In how many cells it was seen."""
+        return self.primary.total()
 
 
 class Notes:
@@ -76,23 +85,26 @@ class Notes:
 
     def __init__(self, cells: Sequence[CellResult]) -> None:
         by_title: dict[str, Failure] = {}
-        order: list[Failure] = []
-        for cell in cells:
-            if cell.signature is None:
+        for place, cell in enumerate(cells):
+            if cell.signature is None or not cell.outcome.failed:  # a `skip` may have one: the flag that was refused
                 continue
-            whole = Failure(title=cell.signature.title, titles=set(cell.signature.titles), cells=1)
-            met = {id(by_title[title]): by_title[title] for title in cell.signature.titles if title in by_title}
-            for other in sorted(met.values(), key=order.index):
-                whole.title = other.title if whole.cells == 1 else whole.title
-                whole.titles |= other.titles
-                whole.cells += other.cells
-            place = min((order.index(other) for other in met.values()), default=len(order))
-            order = [failure for failure in order if id(failure) not in met]
-            order.insert(place, whole)
-            by_title |= dict.fromkeys(whole.titles, whole)
-        for number, failure in enumerate(order, 1):
+            titles = cell.signature.titles
+            met = {id(by_title[title]): by_title[title] for title in titles if title in by_title}
+            failure = min(met.values(), key=lambda other: other.number, default=None)
+            if failure is None:
+                failure = Failure(place)  # numbered for good below
+            failure.primary[cell.signature.title] += 1
+            failure.titles |= titles
+            by_title |= dict.fromkeys(titles, failure)
+            for other in met.values():
+                if other is not failure:
+                    failure.primary += other.primary
+                    failure.titles |= other.titles
+                    by_title |= dict.fromkeys(other.titles, failure)
+        unique = {id(failure): failure for failure in by_title.values()}
+        self.failures = tuple(sorted(unique.values(), key=lambda failure: failure.number))
+        for number, failure in enumerate(self.failures, 1):
             failure.number = number
-        self.failures = tuple(order)
         self._by_title = by_title
         reasons = dict.fromkeys(why(cell) for cell in cells if why(cell) and _needs_reason(cell))
         self._letters = {reason: _letters(place) for place, reason in enumerate(reasons)}
@@ -102,13 +114,16 @@ class Notes:
         """(letter, reason) pairs."""
         return tuple((letter, reason) for reason, letter in self._letters.items())
 
-    def number(self, signature: Signature) -> int:
-        """The number of a signature of one of the cells."""
-        return self._by_title[signature.title].number
+    def number(self, cell: CellResult) -> int | None:
+        """The number of the failure of one of the cells; None where it did not fail or left no signature."""
+        if cell.signature is None or not cell.outcome.failed:
+            return None
+        return self._by_title[cell.signature.title].number
 
     def marks(self, cell: CellResult) -> str:
         """`[1]`, `[a]`, `[1] [a]`, or empty."""
-        marks = [f"[{self.number(cell.signature)}]"] if cell.signature is not None else []
+        number = self.number(cell)
+        marks = [f"[{number}]"] if number is not None else []
         if _needs_reason(cell) and why(cell):
             marks.append(f"[{self._letters[why(cell)]}]")
         return " ".join(marks)
@@ -181,8 +196,8 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f}s" if seconds < 600 else f"{seconds / 60:.0f}m"
 
 
-def _kind(cell: CellResult, notes: Notes) -> tuple[Outcome, int]:
-    return cell.outcome, notes.number(cell.signature) if cell.signature is not None else 0
+def _kind(cell: CellResult, notes: Notes) -> tuple[Outcome, int | None]:
+    return cell.outcome, notes.number(cell)
 
 
 def _needs_reason(cell: CellResult) -> bool:

@@ -162,8 +162,8 @@ def _contradictions(cells: Sequence[CellResult], notes: Notes, *, whole: bool = 
         claimed = f"claimed {code(clip(cell.expected, 300))}" if cell.expected else "nothing claimed"
         engine = f" on {code(cell.engine)}" if cell.engine else ""
         text = f"- {place}{engine}: {claimed}, was {code(_plain(cell))}"
-        if cell.signature is not None:
-            mark = "" if whole else f" [{notes.number(cell.signature)}]"
+        if cell.signature is not None and cell.outcome.failed:
+            mark = "" if whole else f" [{notes.number(cell)}]"
             text += f" {code(clip(cell.signature.title, 160))}{mark}"
         lines.append((1, text + (f": {prose(clip(why(cell), 300))}" if why(cell) else "")))
     return _titled("## Not as claimed", lines, "broken claims", 95)
@@ -178,7 +178,7 @@ def _plain(cell: CellResult) -> str:
 def _disagreements(cells: Sequence[CellResult], notes: Notes) -> Section:
     lines = []
     for group in disagreements(cells, notes):
-        said = ", ".join(f"{code(cell.engine)} {_cell(cell, notes)}" for cell in group)
+        said = "; ".join(f"{code(cell.engine)} {_cell(cell, notes)}" for cell in group)
         lines.append((1, f"- {code(group[0].environment)} {code(group[0].column)}: {said}"))
     return _titled("## Engines disagree", lines, "disagreements", 80)
 

@@ -149,19 +149,20 @@ def _listed(names: Iterable[str]) -> str:
 # --- environments -----------------------------------------------------------------------------------------------------
 
 
-def _places(matrix: Matrix, repro: Repro) -> Iterator[_Place]:
+def _places(matrix: Matrix, repro: Repro) -> list[_Place]:
     """The environments of `repro`, overrides applied; two that an override makes the same are one."""
     choices = {"jax": repro.jax, "python": repro.python, "cuda": repro.cuda}
     lists = [
         choice.values if (choice := choices.get(name)) and choice.values else values for name, values in matrix.axes
     ]
-    seen: set[Environment] = set()
+    places: dict[Environment, _Place] = {}
     for values in product(*lists):
         axes = dict(zip((name for name, _ in matrix.axes), values, strict=True))
         place = _place(matrix, repro, axes)
-        if place.environment not in seen:
-            seen.add(place.environment)
-            yield place
+        same = places.setdefault(place.environment, place)
+        if same.moved and not place.moved:  # what is said of an environment itself counts before what was moved there
+            places[place.environment] = place
+    return list(places.values())
 
 
 def _place(matrix: Matrix, repro: Repro, axes: dict[str, str]) -> _Place:

@@ -113,10 +113,12 @@ def _version(value: str) -> str:
 
 def _nccl(value: str) -> str:
     try:
-        return value if value == "locked" else str(Version(value))
+        if value != "locked":
+            Version(value)
     except InvalidVersion:
         advice = nearest(value, ["locked"])
-        return refuse(f'expected "locked" or an exact version such as 2.28.9, found {shown(value)}', advice)
+        refuse(f'expected "locked" or an exact version such as 2.28.9, found {shown(value)}', advice)
+    return value
 
 
 def _condition(value: str) -> str:

@@ -129,7 +129,7 @@ def _check_axes(data: dict[str, object], mistakes: Mistakes) -> None:
         named = [name for name in rule if name != "reason"] if isinstance(rule, dict) else ["?"]
         if not named:
             mistakes.add(
-                ("exclude", number), "expected a condition on an axis", "without one, nothing would be left to run"
+                ("exclude", number), "expected a condition on an axis", "without one it would match every cell"
             )
         for name in named if isinstance(rule, dict) else []:
             known_names = [each for each in (*axes, *CELL_NAMES) if each != "as_of"]

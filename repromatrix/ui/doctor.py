@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,7 +76,9 @@ def _pythons(project: Project) -> Iterator[Finding]:
     for python in dict(load_matrix(project.matrix_toml).axes)["python"]:
         path = find_python(python)
         if path is None:
-            yield Finding(f"Python {python}", "warning", "not on this host", f"uv python install {python} (venv engine)")
+            yield Finding(
+                f"Python {python}", "warning", "not on this host", f"uv python install {python} (venv engine)"
+            )
         else:
             yield Finding(f"Python {python}", "ok", str(path))
 
@@ -132,19 +133,16 @@ def _core_pattern(_: Project) -> Iterator[Finding]:
 
 
 def _registry(project: Project) -> Iterator[Finding]:
-    from repromatrix.envs.base import registry_host
+    from repromatrix.envs.base import resolve_digests
+    from repromatrix.envs.daemon import address
     from repromatrix.spec.matrix import load_matrix
 
-    references = [base.image for base in load_matrix(project.matrix_toml).bases if base.image]
-    for host in dict.fromkeys(registry_host(reference) for reference in references):
-        try:
-            socket.create_connection((host, 443), timeout=5).close()
-        except OSError as error:
-            yield Finding(
-                "image registry", "warning", f"no answer: {error}", "bases will be built from Debian packages instead"
-            )
-        else:
-            yield Finding("image registry", "ok", "answers")
+    try:
+        resolve_digests(load_matrix(project.matrix_toml), address())
+    except ReproError as error:
+        yield Finding("image registry", "warning", error.message, "bases are built from Debian packages instead")
+    else:
+        yield Finding("image registry", "ok", "answers")
 
 
 def _index(project: Project) -> Iterator[Finding]:
