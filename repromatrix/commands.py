@@ -49,7 +49,7 @@ def matrix(request: Request, json: str = "") -> int:
     from repromatrix.report.document import document, exit_code, write_json
     from repromatrix.report.table import render_table
     from repromatrix.report.write import write_reports
-    from repromatrix.ui.progress import listener
+    from repromatrix.ui.progress import listener, use_colour
     from repromatrix.ui.summary import summary
 
     project = find_project()
@@ -60,7 +60,7 @@ def matrix(request: Request, json: str = "") -> int:
     if json:
         write_json(json, document(run.cells, run.info))
     out = sys.stderr if json == "-" else sys.stdout
-    print(render_table(run.cells), file=out)
+    print(render_table(run.cells, colour=use_colour(out)), file=out)
     print(summary(run.cells, run.info, project.reports.relative_to(project.root)), file=out)
     if run.interrupted:
         raise KeyboardInterrupt
@@ -265,7 +265,7 @@ def run(request: Request, params: tuple[str, ...], json: str) -> int:
     from repromatrix.flow import run_matrix
     from repromatrix.report.document import document, exit_code, write_json
     from repromatrix.report.table import render_table
-    from repromatrix.ui.progress import listener
+    from repromatrix.ui.progress import listener, use_colour
 
     wanted: dict[str, str] = {}
     for param in params:
@@ -274,12 +274,12 @@ def run(request: Request, params: tuple[str, ...], json: str) -> int:
             raise UserError(f"--param {param!r} is not name=value", hint="for example --param per_dev=2048")
         wanted[name] = value
     project = find_project()
-    with listener() as ear:
+    with listener(live=False) as ear:
         asked = replace(request, params=tuple(wanted.items()), single=True)
         done = run_matrix(project, asked, ear, threading.Event())
     if json:
         write_json(json, document(done.cells, done.info))
-    print(render_table(done.cells), file=sys.stderr)
+    print(render_table(done.cells, colour=use_colour(sys.stderr)), file=sys.stderr)
     if done.interrupted:
         raise KeyboardInterrupt
     return exit_code(done.cells)

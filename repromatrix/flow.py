@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from repromatrix import __version__
-from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
+from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
 from repromatrix.engines.schedule import Done, Grant, Job, Scheduler
 from repromatrix.errors import InfraError, ReproError, UserError
 from repromatrix.events import Listener
@@ -65,17 +65,15 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         listener.note(f"ended what an earlier run left behind: {ended}")
     gpus = count_gpus()
     plan = make(project, request, selection, engine, gpus, listener, cancel)
-    with Results(project.state) as results:
+    keys = plan.keys.values()
+    with Results(project.state) as results, results.writing(announce=listener.note):
         if aside := results.recover():
             listener.note(f"{len(aside)} unfinished attempts of earlier runs set aside in {aside[0].parent}")
         if request.rerun or request.single:
-            results.forget(plan.keys.values())
-        kept = results.many(plan.keys.values())
-        todo = {
-            cell: cell.repeat - len(kept.get(key, ()))
-            for cell, key in plan.keys.items()
-            if cell.repeat > len(kept.get(key, ()))
-        }
+            results.forget(keys)
+        kept = results.many(keys)
+        wanting = {cell: cell.repeat - len(kept.get(key, ())) for cell, key in plan.keys.items()}
+        todo = {cell: count for cell, count in wanting.items() if count > 0}
         shared = _Progress()
         interrupted = False
         if todo:
@@ -84,7 +82,7 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
                 _execute(project, request, plan, todo, engine, gpus, results, shared, listener, cancel)
             except KeyboardInterrupt:
                 interrupted = True
-        kept = results.many(plan.keys.values())
+        kept = results.many(keys, or_infra=True)
         cells = tuple(_cell_result(plan, cell, engine, kept, shared) for cell in selection.cells)
         results.save_cells(cells)
     info = RunInfo(
@@ -97,6 +95,7 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         attempted=shared.attempted,
         reused=len(plan.keys) - len(todo),
         facts=host_facts(),
+        extra={"isolation": ISOLATION},
     )
     return Run(selection, cells, info, interrupted)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repromatrix import __version__
 from repromatrix.engines.attempt import read_raw
+from repromatrix.engines.base import ISOLATION
 from repromatrix.flow import grade_attempt, host_facts
 from repromatrix.plan import Request, read
 from repromatrix.project import Project
@@ -38,7 +39,9 @@ def report_info(command: str, cells: tuple[CellResult, ...]) -> RunInfo:
     """The run that a report without a run speaks of."""
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     engines = ", ".join(sorted({cell.engine for cell in cells if cell.engine}))
-    return RunInfo(command, now, 0.0, __version__, engines, "", 0, len(cells), host_facts())
+    return RunInfo(
+        command, now, 0.0, __version__, engines, "", 0, len(cells), host_facts(), extra={"isolation": ISOLATION}
+    )
 
 
 def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:

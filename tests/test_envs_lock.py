@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import uv
 
-from repromatrix.envs.index import PLATFORM, File, Package, addresses
+from repromatrix.envs.index import PLATFORM, File, Package, addresses, parse_pylock
 from repromatrix.envs.lock import Drift, check, lock_all, read_lock, resolve, write_lock
 from repromatrix.envs.lockfile import read_impossible, render_lock, supported_tags
 from repromatrix.envs.model import Impossible, Lock, Wheel
-from repromatrix.envs.resolve import _best, request_of
+from repromatrix.envs.resolve import best_wheel, request_of
 from repromatrix.errors import InfraError, InputErrors, UserError
 from repromatrix.events import Silent
 from repromatrix.project import Project
@@ -155,20 +155,18 @@ def test_the_best_wheel_is_chosen() -> None:
         "cp311-cp311-manylinux_2_28_aarch64",
     )
     files = tuple(file(name) for name in names)
-    best = _best(Package("x", "1.0", files), "3.11")
+    best = best_wheel(Package("x", "1.0", files), "3.11")
     assert best == files[3]
-    assert _best(Package("x", "1.0", files[4:]), "3.11") is None
+    assert best_wheel(Package("x", "1.0", files[4:]), "3.11") is None
     free_threaded = Package("x", "1.0", (file("cp313-cp313t-manylinux_2_28_x86_64"),))
-    assert _best(free_threaded, "3.13") is None
+    assert best_wheel(free_threaded, "3.13") is None
     assert str(supported_tags("3.11", PLATFORM)[0]) == "cp311-cp311-manylinux_2_28_x86_64"
 
 
 def test_recorded_answer_of_uv() -> None:
     """jax 0.6.2 on its release day, as uv 0.13.9 wrote it (hosts replaced)."""
     text = (Path(__file__).parent / "data" / "uv" / "jax0.6.2-cpu-py311.pylock.toml").read_text()
-    from repromatrix.envs.index import _parse
-
-    packages = _parse(text, {})
+    packages = parse_pylock(text, {})
     assert {p.name: p.version for p in packages} == {
         "jax": "0.6.2",
         "jaxlib": "0.6.2",
@@ -178,7 +176,7 @@ def test_recorded_answer_of_uv() -> None:
         "scipy": "1.15.3",
     }
     assert tomllib.loads(text)["created-by"] == "uv"
-    jaxlib = _best(packages[1], "3.11")
+    jaxlib = best_wheel(packages[1], "3.11")
     assert jaxlib is not None
     assert (jaxlib.size, jaxlib.uploaded) == (89920354, "2025-06-17T23:11:03Z")
     assert jaxlib.filename == "jaxlib-0.6.2-cp311-cp311-manylinux2014_x86_64.whl"
@@ -336,6 +334,22 @@ def test_as_of(index: FakeIndex, tmp_path: Path) -> None:
     assert versions(pinned)["numpy"] == "2.0"
     assert locked(env("1.0.0", as_of="latest"), tmp_path).cutoff == ""
     assert refused(env("1.0.0", packages=("numpy>=2",)), tmp_path).startswith("no numpy >=2 was published by ")
+
+
+def test_a_development_version_takes_the_family_alone_from_the_nightly_index(index: FakeIndex, tmp_path: Path) -> None:
+    with serve(tmp_path / "nightly") as nightly:
+        dev = "1.2.0.dev20250501"
+        nightly.add("jax", dev, {}, requires=["jaxlib>=1.2.0.dev1", "numpy>=1"], uploaded="2025-05-02T00:00:00Z")
+        nightly.add("jaxlib", dev, {}, uploaded="2025-05-02T00:00:00Z")
+        index.add("numpy", "2.1.0.dev3", {}, uploaded="2025-03-01T00:00:00Z")
+        matrix = replace(MATRIX, indexes=(("nightly", nightly.url),))
+        lock = locked(env(dev), tmp_path, matrix=matrix)
+        assert versions(lock) == {"jax": dev, "jaxlib": dev, "numpy": "2.0"}
+        assert lock.cutoff == "2025-05-01T23:59:59Z"
+        assert set(addresses(lock, matrix)) == {w.sha256 for w in lock.wheels}
+        asked = len(nightly.requests)
+        locked(env("1.1.0"), tmp_path, matrix=matrix)
+        assert len(nightly.requests) == asked
 
 
 def test_refresh_and_what_became_possible(index: FakeIndex, project: Project) -> None:

@@ -37,7 +37,7 @@ def test_a_script_becomes_a_true_table(checkout: Checkout) -> None:
     }
     page = (checkout.root / "reports" / "breaks.md").read_text()
     assert "jax1.1.0-cpu" in page
-    assert "processes only" in page
+    assert "no isolation beyond processes" in page
     assert "breaks" in (checkout.root / "reports" / "README.md").read_text()
     stdout = checkout.root / found[0]["attempts"][0]["evidence"] / "stdout"
     assert stdout.read_text() == "ran 1.0.0\n"

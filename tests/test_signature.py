@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-import re
 import tomllib
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -240,11 +240,11 @@ def test_shape_10_text_that_points_elsewhere_gives_way() -> None:
         "xla-status UNKNOWN buffer.cc: Gloo ReduceScatter failed: Read timeout [<ip>]:N"
     )
     assert error(follower + raised("ValueError: the cause")).title == "py-exc ValueError: the cause"
-    nccl = "RuntimeError: INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled cuda error. Last NCCL warning(error) log"
+    nccl = "RuntimeError: INTERNAL: NCCL operation ncclGroupEnd() failed: unhandled. Last NCCL warning(error) log"
     assert (
         error(raised(nccl + " entry (may be unrelated) ''.") + raised("ValueError: y")).title == "py-exc ValueError: y"
     )
-    hlo = "JaxRuntimeError: INTERNAL: during context: HloModule jit_f, entry {\n  %x = f32[8] add\n}\n: INVALID_ARGUMENT: z"
+    hlo = "JaxRuntimeError: INTERNAL: during context: HloModule jit_f\n  %x = f32[8] add\n}\n: INVALID_ARGUMENT: z"
     assert error(raised(hlo)).title == "xla-status INTERNAL: during context:"
 
 
@@ -296,8 +296,8 @@ def test_exception_groups_are_read_through_their_bars() -> None:
     ("stderr", "title"),
     [
         (
-            "terminate called after throwing an instance of 'std::runtime_error'\n  what():  no room at 0x7f12ab\n",
-            "signal SIGABRT: terminate called after throwing an instance of 'std::runtime_error' what(): no room at <addr>",
+            "terminate called after throwing an instance of 'std::range_error'\n  what():  bad 0x7f12\n",
+            "signal SIGABRT: terminate called after throwing an instance of 'std::range_error' what(): bad <addr>",
         ),
         ("LLVM ERROR: Cannot select: t5: i32 = x", "signal SIGABRT: LLVM ERROR: Cannot select: t5: i32 = x"),
         ("LLVM ERROR: out of memory\nAllocation failed", "oom LLVM"),
@@ -313,7 +313,8 @@ def test_exception_groups_are_read_through_their_bars() -> None:
         ),
         (
             "==9==ERROR: AddressSanitizer: heap-use-after-free on address 0x602000 at pc 0x55\n"
-            "READ of size 4 at 0x602000 thread T0\n    #0 0x55d1 in xla::Foo<int>(int) /b/foo.cc:3:5\n    #1 0x55d2 in main",
+            "READ of size 4 at 0x602000 thread T0\n"
+            "    #0 0x55d1 in xla::Foo<int>(int) /b/foo.cc:3:5\n    #1 0x55d2 in main",
             "asan heap-use-after-free in xla::Foo<T>",
         ),
     ],
@@ -342,8 +343,9 @@ def test_a_hang_is_named_by_where_python_waits() -> None:
     frames = stack_frames(text("pystack-remote-native-all.hang.txt"))
     signature = sign(Outcome.HANG, "SIGKILL", "", frames=frames)
     assert signature == Signature("hang at hang.py cb", ("hang from hang.py cb",), 1)
-    assert stack_frames(text("py-spy-native-failure.hang.txt")) in ((), stack_frames(""))
-    dumped = 'Fatal Python error: Aborted\n\nCurrent thread 0x07 (most recent call first):\n  File "/s/jax/array.py", line 3 in _value\n'
+    assert stack_frames(text("py-spy-native-failure.hang.txt")) == ()
+    dumped = "Fatal Python error: Aborted\n\nCurrent thread 0x07 (most recent call first):\n"
+    dumped += '  File "/s/jax/array.py", line 3 in _value\n'
     script = '  File "/w/r.py", line 9 in wait\n  File "/w/r.py", line 12 in <module>\n'
     signature = sign(Outcome.HANG, "SIGABRT", dumped + script)
     assert signature == Signature("hang at array.py _value from r.py wait", ("hang from r.py wait",), 1)
@@ -449,13 +451,13 @@ NUMBERS = st.integers(1, 10**9)
     NUMBERS,
     NUMBERS,
     st.binary(min_size=6, max_size=6),
-    st.datetimes(),
+    st.datetimes(datetime(2000, 1, 1), datetime(2100, 1, 1)),
     st.from_regex(r"[a-z0-9_]{8}", fullmatch=True),
 )
 def test_addresses_times_pids_folders_and_lines_do_not_count_and_quoted_names_do(
-    name: str, pid: int, line: int, address: bytes, when: object, folder: str
+    name: str, pid: int, line: int, address: bytes, when: datetime, folder: str
 ) -> None:
-    moment = re.sub(r"\.\d+$|$", ".123456", f"{when:%Y-%m-%d %H:%M:%S}", count=1)
+    moment = f"{when:%Y-%m-%d %H:%M:%S.%f}"
 
     def variant(pid: object, line: object, address: str, moment: str, folder: str, name: str = name) -> str:
         return crash(

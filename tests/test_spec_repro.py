@@ -302,7 +302,7 @@ NAMES = "\n  keys here: "
                 "repros/bug.py:4: a probe has no script; this code would never run",
             ],
         ),
-        ("title = ", ["repros/bug.py:2: not TOML: column 8: invalid value\n  title ="]),
+        ("title = ", ["repros/bug.py:2: not TOML: column 11: invalid value\n  title ="]),
     ],
 )
 def test_mistakes(metadata: str, messages: list[str]) -> None:
@@ -357,7 +357,7 @@ def test_lines_are_those_of_the_script() -> None:
 
 def test_encodings(tmp_path: Path) -> None:
     path = tmp_path / "repros" / "bug.py"
-    path.write_bytes("# coding: latin-1\n".encode() + script("title = 'é'").encode("latin-1"))
+    path.write_bytes(b"# coding: latin-1\n" + script("title = 'é'").encode("latin-1"))
     assert load_repro(path).title == "é"
     path.write_bytes(script("title = 'é'").encode("utf-8-sig").replace(b"\n", b"\r\n"))
     assert load_repro(path).title == "é"
@@ -369,9 +369,8 @@ def test_encodings(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_repro(path)
     assert str(caught.value) == (
-        f"repros/bug.py:1: unknown encoding for '{{filename!r}}': klingon\n"
-        "  save it as UTF-8, or declare its encoding in line 1"
-    ).replace("for '{filename!r}': ", ": ").replace(" :", ":")
+        "repros/bug.py:1: unknown encoding: klingon\n  save it as UTF-8, or declare its encoding in line 1"
+    )
 
 
 def test_load_repros_takes_scripts_directly_in_the_folder(tmp_path: Path) -> None:

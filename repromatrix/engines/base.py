@@ -11,6 +11,15 @@ from repromatrix.envs.model import Lock
 from repromatrix.events import Listener
 
 
+ISOLATION = {
+    "docker": "one container per attempt: own files, processes and memory limit, no network, no capabilities; "
+    "the kernel, its time and the CPU's caches are shared",
+    "venv": "no isolation beyond processes: the script sees this host's files, network, libraries and kernel limits, "
+    "and runs as you",
+}
+"""One sentence per engine for reports: what it keeps apart, and what it does not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prepared:
     """An environment that is ready to run in.
@@ -100,7 +109,7 @@ class Engine(ABC):
 
     name: str
     isolation: str
-    """One sentence for reports: what this engine keeps apart, and what it does not."""
+    """Its entry of `ISOLATION`."""
 
     @abstractmethod
     def unavailable(self) -> str:
@@ -108,7 +117,7 @@ class Engine(ABC):
 
     @abstractmethod
     def basis(self, python: str, listener: Listener) -> str:
-        """What beside the lock decides results for this Python minor version: the base image, or the host's interpreter.
+        """What beside the lock decides results: the base image of this Python minor version, or the host's interpreter.
 
         Goes into the result's key and, as `Prepared.base`, into reports. May build the base the first time; fast after.
 

@@ -22,7 +22,7 @@ from repromatrix.engines.attempt import (
     script_env,
     write_spec,
 )
-from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
+from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
 from repromatrix.envs import base, image
 from repromatrix.envs.daemon import LABEL, Daemon, address, connect, daemon_errors
 from repromatrix.envs.wheels import WheelStore
@@ -70,10 +70,7 @@ class DockerEngine(Engine):
     """Runs attempts in containers of a Docker daemon on this machine."""
 
     name = "docker"
-    isolation = (
-        "one container per attempt: own files, processes and memory limit, no network, no capabilities; "
-        "the kernel, its time and the CPU's caches are shared"
-    )
+    isolation = ISOLATION["docker"]
 
     def __init__(self, project: Project, matrix: Matrix) -> None:
         self._project = project

@@ -27,7 +27,7 @@ from repromatrix.engines.attempt import (
     script_env,
     write_spec,
 )
-from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
+from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
 from repromatrix.envs.interpreter import require_python
 from repromatrix.envs.model import Lock
 from repromatrix.envs.venv import known, materialise
@@ -52,9 +52,7 @@ class VenvEngine(Engine):
     """Runs attempts as processes of this user, in a venv made of the locked wheels."""
 
     name = "venv"
-    isolation = (
-        "processes only; the script sees this host's files, network, libraries and kernel limits, and runs as you"
-    )
+    isolation = ISOLATION["venv"]
 
     def __init__(self, store: WheelStore) -> None:
         self._store = store

@@ -147,7 +147,7 @@ def compile_requirements(
     with tempfile.TemporaryDirectory(prefix="uv-of-repromatrix-") as name:
         # An empty folder to work in: uv looks for [tool.uv] in the folders above its working directory.
         folder = Path(name)
-        command = [uv.find_uv_bin(), "pip", "compile", "-", "--python", sys.executable, "--python-version", python]
+        command = [_uv(), "pip", "compile", "-", "--python", sys.executable, "--python-version", python]
         command += ["--python-platform", platform, "--only-binary", ":all:", "--no-progress", "--resolution", "highest"]
         command += ["--format", "pylock.toml", "-o", "pylock.out.toml", *options]
         if overrides:
@@ -155,12 +155,28 @@ def compile_requirements(
             command += ["--override", "overrides.txt"]
         code, stderr = _run(command, "\n".join(requirements) + "\n", folder, env, cancel)
         if code == 0:
-            return Resolution(_parse((folder / "pylock.out.toml").read_text(), env), redact(stderr))
+            return Resolution(parse_pylock((folder / "pylock.out.toml").read_text(), env), redact(stderr))
     if (trouble := trouble_of(stderr, env)) is not None:
         raise trouble
     if "No solution found" in stderr:
         raise Unsatisfiable(redact(stderr))
     raise InfraError(f"uv failed with status {code}", hint=redact(stderr).strip())
+
+
+_FINDING = threading.Lock()
+
+
+def _uv() -> str:
+    """Path of the uv that the tool's requirements installed.
+
+    One thread at a time: sysconfig fills its table lazily and other threads see it empty (CPython 3.11: 1 of 30 runs
+    of four threads ended in a TypeError inside find_uv_bin).
+    """
+    with _FINDING:
+        try:
+            return uv.find_uv_bin()
+        except FileNotFoundError as error:
+            raise InfraError(f"uv is missing: {error}", hint="install the tool's requirements again") from None
 
 
 def _run(
@@ -205,7 +221,7 @@ class _Wheel(TypedDict, total=False):
     hashes: dict[str, str]
 
 
-def _parse(pylock: str, environ: Mapping[str, str]) -> tuple[Package, ...]:
+def parse_pylock(pylock: str, environ: Mapping[str, str]) -> tuple[Package, ...]:
     """The packages of a pylock.toml, sorted by name."""
     packages = []
     for entry in tomllib.loads(pylock).get("packages", []):

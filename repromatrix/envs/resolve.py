@@ -190,7 +190,7 @@ def _lock_of(
         listener.warn(f"{environment.id}: the index does not tell when {name} was uploaded, so it was left out")
     wheels = []
     for package in resolved.packages:
-        chosen = _best(package, environment.python)
+        chosen = best_wheel(package, environment.python)
         if chosen is None:
             return Impossible(
                 environment,
@@ -211,7 +211,7 @@ def _lock_of(
     return lock
 
 
-def _best(package: Package, python: str) -> File | None:
+def best_wheel(package: Package, python: str) -> File | None:
     """The wheel that an installer would choose: best tag first, then the highest build number."""
     rank = {tag: place for place, tag in enumerate(supported_tags(python, PLATFORM))}
     best: tuple[tuple[int, tuple[int, str], str], File] | None = None

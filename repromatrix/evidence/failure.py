@@ -138,8 +138,10 @@ class _Reader:
                     yield replace(found, follows=found.follows or ignored)
                 ignored = False
                 continue
-            if line.strip():
-                ignored = line.startswith(("Exception ignored in", "Exception in thread", "A module that was compiled"))
+            if not line or line.isspace():
+                place += 1
+                continue
+            ignored = line.startswith(("Exception ignored in", "Exception in thread", "A module that was compiled"))
             if found := self._line(line, place):
                 yield replace(found, fatal=found.kind != "py-exc")
             place += 1
@@ -222,11 +224,19 @@ class _Reader:
     @staticmethod
     def _inside(line: str) -> bool:
         bare = _unboxed(line)
-        return not bare or bare[0] in " \t" or LOG.search(line) is not None
+        log = LOG.search(line)
+        if log is not None:
+            return "F" not in (log["old"], log["new"])  # another process died in the midst: that line is complete
+        return not bare or bare[0] in " \t"
 
     def _message(self, first: str, place: int) -> tuple[str, int]:
         """The message that begins in line `place`, with what a callback raised in place of its traceback."""
         place += 1
+        if "Traceback (most recent call last)" in first and _CALLBACK.search(first):
+            last = min(place + 400, len(self.lines))
+            inner = next((n for n in range(place, last) if self.lines[n][:1].strip()), last)
+            words = self.lines[inner] if inner < last and _EXCEPTION.match(self.lines[inner]) else ""
+            return f"{first.partition('Traceback (most')[0].rstrip()} {words}", min(inner + 1, last)
         lines = [first]
         while place < len(self.lines) and len(lines) < 400:
             line = self.lines[place]
@@ -236,9 +246,6 @@ class _Reader:
                 break
             lines.append(line)
             place += 1
-        if "Traceback (most recent call last)" in first and _CALLBACK.search(first):
-            inner = next((line for line in lines[1:] if line[:1] not in ("", " ") and _EXCEPTION.match(line)), "")
-            return f"{first.partition('Traceback (most')[0].rstrip()} {inner}", place
         return "\n".join(lines), place
 
     def _chained(self, place: int) -> int | None:

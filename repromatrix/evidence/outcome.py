@@ -149,7 +149,7 @@ def _finished(raw: Raw, stdout: str, stderr: str, witness: Witness | None) -> _V
     if witness and (witness.hlo or witness.passes):
         return _Verdict(Outcome.INCONCLUSIVE, "exit 0, but the HLO was not collected, so the witness cannot be checked")
     if raw.oom_kills:
-        return _Verdict(Outcome.OK, f"exit 0, though {_processes(raw.oom_kills)} of it ended for memory")
+        return _Verdict(Outcome.OK, f"exit 0, though {_processes(raw.oom_kills)} of it was killed for memory")
     return _Verdict(Outcome.OK)
 
 

@@ -55,7 +55,7 @@ SIGNALS = {
 }  # fmt: skip
 """Signals by number on Linux, for statuses above 128 that a shell passes on."""
 
-_LARGE = 4 << 20
+_LARGE = 1 << 20
 _PASS_NAMES = re.compile(r"(\b[Pp]ass(?:es)?|\bpipeline) (?:'[^']*'|\"[^\"]*\"|`[^`']*[`'])")
 
 
@@ -210,6 +210,6 @@ def _place(python: Sequence[str]) -> str:
 
 
 def _own(python: Sequence[str]) -> str:
-    """The innermost frame in the script's file, that of the outermost frame; empty where the stack does not reach it."""
+    """The innermost frame in the script's file, that of the outermost frame; empty where that is cut off."""
     script, _, function = python[-1].partition(" ")
     return next(frame for frame in python if frame.startswith(f"{script} ")) if function == "<module>" else ""

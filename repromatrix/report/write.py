@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -33,8 +32,8 @@ def write_reports(
         project.reports.mkdir(exist_ok=True)
         for name, text in pages.items():
             part = project.reports / f".{name}.part"
-            part.write_text(text)
-            os.replace(part, project.reports / name)
+            part.write_text(text, encoding="utf-8")
+            part.replace(project.reports / name)
     except OSError as error:
         raise InfraError(
             f"cannot write the reports: {error.strerror}",

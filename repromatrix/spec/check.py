@@ -19,14 +19,14 @@ from repromatrix.spec.words import AXES, ENGINES, nearest
 def check(matrix: Matrix, repros: Iterable[Repro]) -> list[UserError]:
     """The mistakes of `repros` that show against `matrix`."""
     errors: list[UserError] = []
-    declared = {target.name for target in matrix.targets}
+    declared = [target.name for target in matrix.targets]
     for repro in repros:
         file = shown_path(repro.path)
         for number, target in enumerate(repro.targets):
             name = target.partition(":")[0]
-            if name not in ("cpu", "gpu") and not {target, name} & declared:
+            if name not in ("cpu", "gpu") and target not in declared and name not in declared:
                 where = f"{file}:{line_of(repro, 'targets', number)}"
-                advice = nearest(target, {*declared, "cpu", "gpu"}) or f'describe it: [targets."{target}"]'
+                advice = nearest(target, (*declared, "cpu", "gpu")) or f'describe it: [targets."{target}"]'
                 errors.append(UserError(f'{matrix.path.name} has no target "{target}"', where=where, hint=advice))
         axes = {name for name, _ in matrix.axes} - set(AXES)
         for number, package in enumerate(repro.packages):

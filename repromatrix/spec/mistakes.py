@@ -27,12 +27,14 @@ class Mistakes:
     Attributes:
         file: Name as shown.
         offset: Lines of the file above the text.
+        indent: Columns of the file left of the text.
         places: Of the keys and values; empty until `parse`.
     """
 
-    def __init__(self, file: Path, text: str, offset: int = 0) -> None:
+    def __init__(self, file: Path, text: str, offset: int = 0, indent: int = 0) -> None:
         self.file = shown_path(file)
         self.offset = offset
+        self.indent = indent
         self.text = text
         self.places = locate.Places({}, {}, frozenset())
         self._found: list[tuple[int, UserError]] = []
@@ -45,7 +47,7 @@ class Mistakes:
             found = re.fullmatch(r"(.*?) \(at (?:line (\d+), column (\d+)|end of document)\)", str(error), re.DOTALL)
             message = found[1] if found else str(error)
             line = int(found[2]) if found and found[2] else self.text.rstrip("\n").count("\n") + 1
-            column = f"column {found[3]}: " if found and found[3] else ""
+            column = f"column {int(found[3]) + self.indent}: " if found and found[3] else ""
             source = self.text.split("\n")[line - 1]
             bare = re.search(r"(?<![\w.\"'])\d+\.\d+\.[\w.]+(?![\w.\"'])", source.partition("#")[0])
             hint = f'versions are strings: write "{bare.group()}"' if bare else source.strip()

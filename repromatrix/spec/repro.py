@@ -72,7 +72,7 @@ def load_repro(path: Path) -> Repro:
     except BlockError as error:
         place = f"{where}:{error.line}" if error.line else where
         raise UserError(error.message, where=place, hint=error.hint) from error
-    mistakes = Mistakes(path, block.text, block.first)
+    mistakes = Mistakes(path, block.text, block.first, len("# "))
     data = mistakes.parse()
     file = mistakes.validate(ReproFile, data) if data is not None else None
     if data is not None:

@@ -1,0 +1,457 @@
+"""From files to cells: sizes, order, overrides, excludes, variables, claims, selection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from repromatrix.errors import InputErrors, UserError
+from repromatrix.spec.cells import Expansion, expand, select
+from repromatrix.spec.matrix import load_matrix
+from repromatrix.spec.model import Cell, Environment, Matrix, Repro
+from repromatrix.spec.repro import load_repro, load_repros
+
+AXES = """\
+[matrix]
+jax = ["0.4.38", "0.8.0", "0.10.2"]
+cuda = ["none", "12", "13-local"]
+python = ["3.11", "3.12"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "repros").mkdir()
+
+
+def matrix(text: str = AXES) -> Matrix:
+    Path("matrix.toml").write_text(text)
+    return load_matrix(Path("matrix.toml"))
+
+
+def repro(metadata: str = "", name: str = "bug") -> Repro:
+    block = "".join(f"# {line}\n" for line in metadata.splitlines())
+    path = Path(f"repros/{name}.py")
+    path.write_text(f"# /// repro\n{block}# ///\nprint(1)\n")
+    return load_repro(path)
+
+
+def reasons(expansion: Expansion) -> Counter[str]:
+    return Counter(each.reason for each in expansion.excluded)
+
+
+def ids(expansion: Expansion) -> list[str]:
+    return [cell.id for cell in expansion.cells]
+
+
+def env(cell: Cell) -> dict[str, str]:
+    return dict(cell.env)
+
+
+CPU = "a cpu target runs with the CPU wheels alone (cuda = none)"
+DESCRIBED = "a target without its device is compiled with the plugin alone (cuda = 12-local, 13-local)"
+
+
+def test_a_target_runs_in_the_environments_made_for_it() -> None:
+    Path("h100.txtpb").write_text("gpu")
+    text = AXES + '[targets.h100]\ndescribe = "h100.txtpb"\n'
+    expansion = expand(matrix(text), [repro('targets = ["cpu", "cpu:8", "gpu", "gpu:2", "h100:8"]')])
+    assert len(expansion.cells) + len(expansion.excluded) == 3 * 3 * 2 * 5
+    assert Counter((cell.environment.cuda, cell.target) for cell in expansion.cells) == {
+        ("none", "cpu"): 6,
+        ("none", "cpu:8"): 6,
+        ("12", "gpu"): 6,
+        ("12", "gpu:2"): 6,
+        ("13-local", "gpu"): 6,
+        ("13-local", "gpu:2"): 6,
+        ("13-local", "h100:8"): 6,
+    }
+    assert reasons(expansion) == {CPU: 24, "CPU wheels have no GPU": 12, DESCRIBED: 12}
+
+
+def test_order_is_repro_then_environment_then_target_then_parameters() -> None:
+    text = '[matrix]\npython = ["3.12", "3.11"]\njax = ["0.10.2", "0.8.0"]\n'
+    one = repro('targets = ["cpu:2", "cpu"]\nparams = { b = [2, 1], a = [true] }', "z")
+    expansion = expand(matrix(text), [one, repro(name="y")])
+    assert ids(expansion) == [
+        "y@jax0.10.2-cpu-py312@cpu",
+        "y@jax0.8.0-cpu-py312@cpu",
+        "y@jax0.10.2-cpu-py311@cpu",
+        "y@jax0.8.0-cpu-py311@cpu",
+        *(
+            f"z@{environment}@{target}@b={b}@a=true"
+            for environment in (
+                "jax0.10.2-cpu-py312",
+                "jax0.8.0-cpu-py312",
+                "jax0.10.2-cpu-py311",
+                "jax0.8.0-cpu-py311",
+            )
+            for target in ("cpu:2", "cpu")
+            for b in (2, 1)
+        ),
+    ]
+
+
+def test_a_repro_narrows_by_a_specifier_and_says_so() -> None:
+    expansion = expand(matrix(), [repro('jax = ">=0.8"\npython = "3.12"\ncuda = "none"')])
+    assert ids(expansion) == ["bug@jax0.8.0-cpu-py312@cpu", "bug@jax0.10.2-cpu-py312@cpu"]
+    assert reasons(expansion) == {
+        "the repro asks for jax >=0.8": 6,
+        "the repro asks for python 3.12": 6,
+        "the repro asks for cuda none": 4,
+    }
+
+
+def test_a_repro_replaces_values_by_a_list() -> None:
+    expansion = expand(matrix(), [repro('jax = ["0.5.3"]\npython = ["3.10"]\ncuda = ["none"]')])
+    assert ids(expansion) == ["bug@jax0.5.3-cpu-py310@cpu"]
+    assert expansion.excluded == ()
+
+
+def test_further_packages_make_environments_of_their_own() -> None:
+    (cell,) = expand(
+        matrix('[matrix]\njax = ["0.8.0"]\npython = ["3.11"]\n'), [repro('packages = ["b==1", "a"]')]
+    ).cells
+    assert cell.environment == Environment(
+        (("jax", "0.8.0"), ("cuda", "none"), ("python", "3.11"), ("nccl", "locked")), "release", ("a", "b==1")
+    )
+
+
+def test_axes_of_an_environment_are_in_canonical_order() -> None:
+    text = """\
+[matrix]
+"b" = ["2"]
+a = ["1"]
+nccl = ["2.28.9"]
+python = ["3.11"]
+cuda = ["12"]
+jaxlib = ["0.8.0"]
+jax = ["0.8.0"]
+"""
+    (cell,) = expand(matrix(text), [repro('targets = ["gpu"]')]).cells
+    assert [name for name, _ in cell.environment.axes] == ["jax", "jaxlib", "cuda", "python", "nccl", "a", "b"]
+
+
+def test_excludes() -> None:
+    text = f"""{AXES}
+[[exclude]]
+jax = "<0.8"
+python = "3.12"
+[[exclude]]
+jax = "0.10.2"
+cuda = "none"
+target = "cpu:*"
+reason = "too slow"
+[[exclude]]
+repro = "b*"
+jax = "0.8"
+"""
+    expansion = expand(matrix(text), [repro('targets = ["cpu", "cpu:8"]\ncuda = ["none"]')])
+    assert ids(expansion) == [
+        "bug@jax0.4.38-cpu-py311@cpu",
+        "bug@jax0.4.38-cpu-py311@cpu:8",
+        "bug@jax0.10.2-cpu-py311@cpu",
+        "bug@jax0.10.2-cpu-py312@cpu",
+    ]
+    assert reasons(expansion) == {
+        "excluded by matrix.toml:6 (jax = <0.8, python = 3.12)": 2,
+        "too slow": 2,
+        "excluded by matrix.toml:14 (repro = b*, jax = 0.8)": 4,
+    }
+
+
+def test_an_override_of_python_moves_environments_and_makes_no_double() -> None:
+    text = AXES + '[[override]]\nselect = "jax0.4.*"\npython = "3.11"\n'
+    expansion = expand(matrix(text), [repro('cuda = ["none"]')])
+    assert ids(expansion) == [
+        "bug@jax0.4.38-cpu-py311@cpu",
+        "bug@jax0.8.0-cpu-py311@cpu",
+        "bug@jax0.8.0-cpu-py312@cpu",
+        "bug@jax0.10.2-cpu-py311@cpu",
+        "bug@jax0.10.2-cpu-py312@cpu",
+    ]
+    asked = expand(matrix(text), [repro('cuda = ["none"]\njax = "0.4.38"\npython = ["3.12"]')])
+    assert asked.cells == ()
+    assert reasons(asked)["the override at line 5 moves it to Python 3.11, the repro asks for 3.12"] == 1
+
+
+def test_what_is_said_of_an_environment_counts_before_what_was_moved_there() -> None:
+    text = """\
+[matrix]
+jax = ["0.8.0"]
+python = ["3.12", "3.11"]
+[[override]]
+select = "*-py312"
+python = "3.11"
+timeout = "1m"
+[[override]]
+select = "*-py311"
+timeout = "2m"
+"""
+    (cell,) = expand(matrix(text), [repro()]).cells
+    assert (cell.environment.python, cell.timeout) == ("3.11", 120.0)
+
+
+def test_later_overrides_win_and_lists_are_replaced_or_extended() -> None:
+    text = """\
+[matrix]
+jax = ["0.8.0", "0.10.2"]
+python = ["3.11"]
+[run]
+timeout = "1m"
+env = { RUN = "1", A = "run" }
+[[override]]
+select = "*"
+as_of = "latest"
+timeout = "2m"
+packages = ["a"]
+env = { A = "first", B = "first" }
+inherit = "append"
+[[override]]
+select = "jax0.8.0-*"
+packages = ["b"]
+env = { B = "second" }
+inherit = "append"
+[[override]]
+select = "jax0.10*"
+packages = ["c"]
+env = { C = "third" }
+timeout = "3m"
+"""
+    old, new = expand(matrix(text), [repro()]).cells
+    assert old.environment.packages == ("a", "b")
+    assert env(old) == {"RUN": "1", "A": "first", "B": "second", "JAX_PLATFORMS": "cpu"}
+    assert (old.environment.as_of, old.timeout) == ("latest", 120.0)
+    assert new.environment.packages == ("c",)
+    assert env(new) == {"C": "third", "JAX_PLATFORMS": "cpu"}
+    assert new.timeout == 180.0
+    assert {cell.timeout for cell in expand(matrix(text), [repro("timeout = 5")]).cells} == {5.0}
+
+
+def test_limits_come_from_the_repro_or_from_run() -> None:
+    text = '[matrix]\njax = ["0.8.0"]\npython = ["3.11"]\n[run]\nmemory = "2GiB"\nrepeat = 3\n'
+    (cell,) = expand(matrix(text), [repro()]).cells
+    assert (cell.timeout, cell.memory, cell.repeat) == (600.0, 2 << 30, 3)
+    (cell,) = expand(matrix(text), [repro('memory = "4GiB"\nrepeat = 1')]).cells
+    assert (cell.memory, cell.repeat) == (4 << 30, 1)
+
+
+SMALL = '[matrix]\njax = ["0.8.0"]\ncuda = ["none", "12"]\npython = ["3.11"]\n'
+
+
+def test_variables_of_an_attempt() -> None:
+    text = f'{SMALL}[run]\nenv = {{ JAX_PLATFORMS = "cuda", XLA_FLAGS = "--run" }}\n'
+    metadata = """\
+targets = ["cpu", "cpu:8", "gpu"]
+params = { level = [1], on = [true], word = ["a b"] }
+env = { A = "{level}-{on}-{word}", B = '{"json": {}}' }
+"""
+    cpu, eight, gpu = expand(matrix(text), [repro(metadata)]).cells
+    common = {
+        "A": "1-true-a b",
+        "B": '{"json": {}}',
+        "REPRO_LEVEL": "1",
+        "REPRO_ON": "true",
+        "REPRO_WORD": "a b",
+    }
+    assert env(cpu) == {**common, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--run"}
+    flags = "--run --xla_force_host_platform_device_count=8"
+    assert env(eight) == {**common, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
+    assert env(gpu) == {**common, "JAX_PLATFORMS": "cuda,cpu", "XLA_FLAGS": "--run"}
+
+
+def test_the_repros_own_variables_win() -> None:
+    metadata = 'targets = ["cpu:2"]\nenv = { JAX_PLATFORMS = "", XLA_FLAGS = "--own" }'
+    (cell,) = expand(matrix(SMALL + '[run]\nenv = { XLA_FLAGS = "--run" }'), [repro(metadata)]).cells
+    assert env(cell) == {"JAX_PLATFORMS": "", "XLA_FLAGS": "--own --xla_force_host_platform_device_count=2"}
+
+
+def test_nccl_and_other_nvidia_wheels_need_their_cuda() -> None:
+    text = """\
+[matrix]
+jax = ["0.8.0"]
+python = ["3.11"]
+cuda = ["none", "12", "12-local", "13"]
+nccl = ["locked", "2.28.9"]
+"nvidia-cudnn-cu12" = ["9.10.2.21"]
+"""
+    expansion = expand(matrix(text), [repro('targets = ["gpu"]')])
+    assert ids(expansion) == [
+        "bug@jax0.8.0-cuda12-py311-nvidia_cudnn_cu129.10.2.21@gpu",
+        "bug@jax0.8.0-cuda12-py311-nccl2.28.9-nvidia_cudnn_cu129.10.2.21@gpu",
+    ]
+    assert reasons(expansion) == {
+        "nvidia-cudnn-cu12 belongs to the wheels of CUDA 12, not to cuda = none": 1,
+        "nvidia-cudnn-cu12 belongs to the wheels of CUDA 12, not to cuda = 12-local": 1,
+        "nvidia-cudnn-cu12 belongs to the wheels of CUDA 12, not to cuda = 13": 2,
+        "CPU wheels have no NCCL to replace": 1,
+        "cuda 12-local takes NCCL from the host": 1,
+    }
+
+
+def test_the_first_claim_that_holds_counts() -> None:
+    metadata = """\
+params = { n = [1, 2] }
+targets = ["cpu", "cpu:2"]
+[[expect]]
+when = 'jax == 0.10.2 and n > 1 and target == "cpu:2"'
+outcome = "crash"
+[[expect]]
+when = "jax >= 0.8"
+outcome = "error"
+[[expect]]
+when = 'engine == "docker"'
+outcome = "hang"
+"""
+    cells = expand(matrix(), [repro(metadata + '[[expect]]\noutcome = "ok"')], engine="docker").cells
+    claimed = {cell.id: cell.expect.outcome[0].value for cell in cells if cell.expect}
+    assert claimed["bug@jax0.10.2-cpu-py311@cpu:2@n=2"] == "crash"
+    assert claimed["bug@jax0.10.2-cpu-py311@cpu@n=2"] == "error"
+    assert claimed["bug@jax0.10.2-cpu-py311@cpu:2@n=1"] == "error"
+    assert claimed["bug@jax0.8.0-cpu-py311@cpu@n=1"] == "error"
+    assert claimed["bug@jax0.4.38-cpu-py311@cpu@n=1"] == "hang"
+    cells = expand(matrix(), [repro(metadata)], engine="venv").cells
+    assert {cell.id for cell in cells if cell.expect is None} == {
+        f"bug@jax0.4.38-cpu-py{python}@{target}@n={n}"
+        for python in (311, 312)
+        for target in ("cpu", "cpu:2")
+        for n in (1, 2)
+    }
+
+
+def test_mistakes_that_show_against_the_matrix() -> None:
+    Path("h100.txtpb").write_text("gpu")
+    first = repro(
+        """\
+targets = ["cpu", "h100:8", "h200:8"]
+packages = ["numpy==2"]
+params = { flag = ["a", "b"], n = [1] }
+[[expect]]
+when = "jaxlib == 0.8 or nn == 1"
+outcome = "ok"
+[[expect]]
+when = 'flag == "c" or engine == "dokcer" or n == "x"'
+outcome = "ok"
+""",
+        "a",
+    )
+    second = repro('targets = ["b200:4"]', "b")
+    text = AXES + 'numpy = ["2.0"]\n[targets."h100:8"]\ndescribe = "h100.txtpb"\n'
+    with pytest.raises(InputErrors) as caught:
+        expand(matrix(text), [second, first])
+    assert [str(error) for error in caught.value.errors] == [
+        'repros/a.py:2: matrix.toml has no target "h200:8"\n  did you mean "h100:8"?',
+        'repros/a.py:3: "numpy==2" is an axis of matrix.toml',
+        "repros/a.py:6: expect[0].when: column 1: unknown name `jaxlib`\n"
+        '  jaxlib == 0.8 or nn == 1\n  ^\n  did you mean "jax"?',
+        f"repros/a.py:6: expect[0].when: column 18: unknown name `nn`\n"
+        f'  jaxlib == 0.8 or nn == 1\n  {" " * 17}^\n  did you mean "n"?',
+        'repros/a.py:9: expect[1].when: column 9: `flag` is never "c"\n'
+        '  flag == "c" or engine == "dokcer" or n == "x"\n          ^\n  it can be: a, b',
+        'repros/a.py:9: expect[1].when: column 26: `engine` is never "dokcer"\n'
+        f'  flag == "c" or engine == "dokcer" or n == "x"\n  {" " * 25}^\n  did you mean "docker"?',
+        'repros/a.py:9: expect[1].when: column 43: `n` is compared with a number, found "x"\n'
+        f'  flag == "c" or engine == "dokcer" or n == "x"\n  {" " * 42}^',
+        'repros/b.py:2: matrix.toml has no target "b200:4"\n  describe it: [targets."b200:4"]',
+    ]
+
+
+def test_a_generated_matrix_of_a_thousand_cells() -> None:
+    versions = ", ".join(f'"0.{minor}.{patch}"' for minor in range(1, 11) for patch in range(10))
+    text = f'[matrix]\njax = [{versions}]\npython = ["3.11"]\n'
+    metadata = 'params = {{ n = [1, 2] }}\n[[expect]]\nwhen = "jax > 0.{}.1 and n > 1"\noutcome = "ok"'
+    for number in range(5):
+        repro(metadata.format(number + 1), f"r{number}")
+    expansion = expand(matrix(text), load_repros(Path("repros")))
+    assert len(expansion.cells) == 1000
+    assert len(set(ids(expansion))) == 1000
+    assert sum(cell.expect is not None for cell in expansion.cells) == sum(100 - 10 * n - 2 for n in range(5))
+    order = [cell.repro.name for cell in expansion.cells]
+    assert all(left <= right for left, right in pairwise(order))
+
+
+@pytest.fixture
+def expansion() -> Expansion:
+    return expand(matrix(), [repro('targets = ["cpu", "gpu"]', "one"), repro('targets = ["cpu:8"]', "two")])
+
+
+def test_select_all(expansion: Expansion) -> None:
+    assert select(expansion) == expansion
+
+
+def test_select_by_globs(expansion: Expansion) -> None:
+    assert ids(select(expansion, repro="two", env="jax0.8*")) == [
+        "two@jax0.8.0-cpu-py311@cpu:8",
+        "two@jax0.8.0-cpu-py312@cpu:8",
+    ]
+    chosen = select(expansion, repro="one", env="jax0.8.0-cuda12-py311, jax0.4.38-cpu-py312", target="*")
+    assert ids(chosen) == ["one@jax0.4.38-cpu-py312@cpu", "one@jax0.8.0-cuda12-py311@gpu"]
+    assert [each.cell.id for each in chosen.excluded] == [
+        "one@jax0.4.38-cpu-py312@gpu",
+        "one@jax0.8.0-cuda12-py311@cpu",
+    ]
+    assert {cell.target for cell in select(expansion, target="cpu*").cells} == {"cpu", "cpu:8"}
+
+
+def test_select_a_repro_by_its_file(expansion: Expansion, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = select(expansion, repro="two")
+    assert select(expansion, repro="repros/two.py") == wanted
+    assert select(expansion, repro=str(Path("repros/two.py").resolve())) == wanted
+    monkeypatch.chdir("repros")
+    assert select(expansion, repro="two.py,one") == select(expansion, repro="one,two")
+
+
+def test_the_default_counts_where_neither_repro_nor_environment_is_asked_for(expansion: Expansion) -> None:
+    default = ("jax0.10.2-cpu-*", "jax0.4.38-cpu-py311")
+    environments = ["jax0.4.38-cpu-py311", "jax0.10.2-cpu-py311", "jax0.10.2-cpu-py312"]
+    chosen = select(expansion, default=default)
+    assert ids(chosen) == [f"one@{each}@cpu" for each in environments] + [f"two@{each}@cpu:8" for each in environments]
+    assert ids(select(expansion, target="cpu", default=default)) == [f"one@{each}@cpu" for each in environments]
+    assert select(expansion, repro="one", default=default) == select(expansion, repro="one")
+    assert select(expansion, env="*", default=default) == expansion
+
+
+def test_a_glob_that_matches_nothing(expansion: Expansion) -> None:
+    with pytest.raises(UserError) as caught:
+        select(expansion, repro="onee")
+    assert str(caught.value) == '--repro "onee" matches nothing\n  did you mean "one"?'
+    with pytest.raises(UserError) as caught:
+        select(expansion, repro="repros/three.py")
+    assert str(caught.value) == '--repro "repros/three.py" matches nothing\n  there are: one, two'
+    with pytest.raises(UserError) as caught:
+        select(expansion, target="cpus,cpu")
+    assert str(caught.value) == '--target "cpus" matches nothing\n  did you mean "cpu"?'
+    with pytest.raises(UserError) as caught:
+        select(expansion, env="zzz")
+    assert str(caught.value).startswith('--env "zzz" matches nothing\n  there are: jax0.4.38-cpu-py311, ')
+    assert str(caught.value).endswith(" and 6 more")
+    with pytest.raises(UserError) as caught:
+        select(expansion, default=("jax9*",))
+    assert caught.value.message == '[run] default "jax9*" matches nothing'
+    with pytest.raises(InputErrors) as several:
+        select(expansion, env="zzz", target="tpu")
+    assert [error.message for error in several.value.errors] == [
+        '--env "zzz" matches nothing',
+        '--target "tpu" matches nothing',
+    ]
+
+
+def test_globs_that_match_nothing_together(expansion: Expansion) -> None:
+    with pytest.raises(UserError) as caught:
+        select(expansion, repro="two", target="gpu")
+    assert str(caught.value) == "no cell matches all of --repro two --target gpu\n  `invoke cells` lists every cell"
+
+
+def test_nothing_to_select_from() -> None:
+    assert select(Expansion((), ())) == Expansion((), ())
+
+
+def test_a_cell_without_parameters_is_one() -> None:
+    (cell,) = expand(matrix(SMALL), [replace(repro(), targets=("cpu",))]).cells
+    assert cell.params == ()
+    assert cell.column == "cpu"
