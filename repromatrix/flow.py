@@ -211,7 +211,7 @@ def _environment_jobs(
         store.fetch(missing, addresses(lock, plan.selection.matrix), listener, cancel)
 
     def prepare(_: Grant) -> None:
-        found = engine.known(lock) or engine.prepare(lock, listener)
+        found = engine.known(lock) or engine.prepare(lock, listener, cancel)
         with shared.lock:
             shared.prepared[environment] = found
 

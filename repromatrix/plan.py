@@ -55,7 +55,7 @@ class Plan:
     Attributes:
         locks: Of the environments that can exist.
         keys: Result key of every runnable cell.
-        barred: Reason per cell that cannot run here: no such device, impossible environment, no base or interpreter.
+        barred: Reason per cell that cannot run here: no such device, or an environment that cannot exist.
         missing: Wheels to be downloaded.
         infra: Cells whose environment could not be locked or has no base, with the reason; it says nothing of a version.
         bases: Per Python minor version, where the interpreter comes from.

@@ -135,7 +135,7 @@ def serve(folder: Path) -> Iterator[FakeIndex]:
 
         do_HEAD = do_GET  # noqa: N815  (uv asks for a wheel's size before it reads the metadata inside)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -39,6 +39,7 @@ LOCK = lock_of(
     wheel("scipy", "1.15.2", 37_000_000, "2025-02-17T00:00:00Z"),
     wheel("numpy", "2.2.4", 16_000_000, "2025-03-16T00:00:00Z"),
     wheel("nvidia-cudnn-cu12", "9.5.1.17", 571_000_000, "2024-10-25T00:00:00Z"),
+    wheel("ml-dtypes", "0.5.1", 2_900_000, "2025-01-07T00:00:00Z"),
     wheel("opt-einsum", "3.4.0", 72_000, "2024-09-26T00:00:00Z"),
     jax="0.6.0",
 )
@@ -49,7 +50,8 @@ def test_layers_oldest_first_and_jax_last() -> None:
     assert [[wheel.name for wheel in layer.wheels] for layer in layers(LOCK)] == [
         ["nvidia-cudnn-cu12"],
         ["scipy"],
-        ["opt-einsum", "numpy"],
+        ["numpy"],
+        ["opt-einsum", "ml-dtypes"],
         ["jaxlib"],
         ["jax"],
     ]
@@ -65,7 +67,7 @@ def test_no_frontend_is_fetched() -> None:
 
 def test_requirements_are_what_pip_takes() -> None:
     assert requirements(LOCK).splitlines()[0] == f"jax==0.6.0 --hash=sha256:{2_300_000:064x}"
-    assert len(requirements(LOCK).splitlines()) == 6
+    assert len(requirements(LOCK).splitlines()) == 7
 
 
 def test_write_rendered_leaves_what_is_right(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def raised(line: str) -> str:
         (
             Raw(exit_status=1),
             raised("jaxlib._jax.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
-            "device memory ran out (RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes), exit status 1",
+            "memory ran out (RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes), exit status 1",
         ),
         (Raw(signal="SIGKILL", oom_kills=1), "", "1 process killed for memory, ended by SIGKILL"),
         (

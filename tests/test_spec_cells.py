@@ -330,7 +330,7 @@ def test_mistakes_that_show_against_the_matrix() -> None:
         """\
 targets = ["cpu", "h100:8", "h200:8"]
 packages = ["numpy==2"]
-params = { flag = ["a", "b"], n = [1] }
+params = { flag = ["a", "b"], n = [1], numpy = [1] }
 [[expect]]
 when = "jaxlib == 0.8 or nn == 1"
 outcome = "ok"
@@ -347,6 +347,7 @@ outcome = "ok"
     assert [str(error) for error in caught.value.errors] == [
         'repros/a.py:2: matrix.toml has no target "h200:8"\n  did you mean "h100:8"?',
         'repros/a.py:3: "numpy==2" is an axis of matrix.toml',
+        "repros/a.py:4: params.numpy: `numpy` is an axis of matrix.toml",
         "repros/a.py:6: expect[0].when: column 1: unknown name `jaxlib`\n"
         '  jaxlib == 0.8 or nn == 1\n  ^\n  did you mean "jax"?',
         f"repros/a.py:6: expect[0].when: column 18: unknown name `nn`\n"

@@ -10,7 +10,6 @@ from pathlib import Path
 from repromatrix.envs.model import Lock
 from repromatrix.events import Listener
 
-
 ISOLATION = {
     "docker": "one container per attempt: own files, processes and memory limit, no network, no capabilities; "
     "the kernel, its time and the CPU's caches are shared",
@@ -130,8 +129,8 @@ class Engine(ABC):
         """The environment if it is prepared already (under 0.2 s), else None."""
 
     @abstractmethod
-    def prepare(self, lock: Lock, listener: Listener) -> Prepared:
-        """Make `lock` ready from the wheels in the store; no network.
+    def prepare(self, lock: Lock, listener: Listener, cancel: threading.Event | None = None) -> Prepared:
+        """Make `lock` ready from the wheels in the store; no network. Setting `cancel` ends it early.
 
         Raises:
             InfraError: The build failed, the disk is full, the engine does not answer.

@@ -115,7 +115,9 @@ class DockerEngine(Engine):
     # ---- environments ----
 
     def basis(self, python: str, listener: Listener) -> str:
-        return self._base(python, listener).description
+        # Where one was chosen before, it is not looked for again: results of known cells need no image.
+        known = base.recorded(self._matrix, python, self._project.store)
+        return (known or self._base(python, listener)).description
 
     def _base(self, python: str, listener: Listener) -> BaseImage:
         return base.resolve_base(self._matrix, python, self._daemon(), self._project.store, listener)
@@ -127,10 +129,12 @@ class DockerEngine(Engine):
         found = image.known(lock, chosen, self._daemon())
         return None if found is None else _prepared(lock, chosen, found)
 
-    def prepare(self, lock: Lock, listener: Listener) -> Prepared:
+    def prepare(self, lock: Lock, listener: Listener, cancel: threading.Event | None = None) -> Prepared:
         chosen = self._base(lock.python, listener)
         found = image.known(lock, chosen, self._daemon())
-        return _prepared(lock, chosen, found or image.build(lock, chosen, self._store, self._daemon(), listener))
+        if found is None:
+            found = image.build(lock, chosen, self._store, self._daemon(), listener, cancel)
+        return _prepared(lock, chosen, found)
 
     # ---- attempts ----
 

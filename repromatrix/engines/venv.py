@@ -68,7 +68,7 @@ class VenvEngine(Engine):
         place = known(lock, self._store)
         return self._prepared(lock, place) if place else None
 
-    def prepare(self, lock: Lock, listener: Listener) -> Prepared:
+    def prepare(self, lock: Lock, listener: Listener, cancel: threading.Event | None = None) -> Prepared:
         return self._prepared(lock, materialise(lock, self._store, listener))
 
     def _prepared(self, lock: Lock, place: Path) -> Prepared:

@@ -169,8 +169,8 @@ _FINDING = threading.Lock()
 def _uv() -> str:
     """Path of the uv that the tool's requirements installed.
 
-    One thread at a time: sysconfig fills its table lazily and other threads see it empty (CPython 3.11: 1 of 30 runs
-    of four threads ended in a TypeError inside find_uv_bin).
+    One thread at a time: sysconfig fills its table lazily and other threads see it empty (seen with CPython 3.11.7:
+    a TypeError inside find_uv_bin, now and then, when four environments were locked at once).
     """
     with _FINDING:
         try:

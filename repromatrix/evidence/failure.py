@@ -26,7 +26,7 @@ class Failure:
         fatal: Native code ended the process itself: no exception that something could have caught.
         follows: It says itself that another failure was first, or it is no failure of this process for sure.
         uncaught: A traceback that begins in the main module: the kind that ends a process.
-        memory: `host` or `device` where memory ran out.
+        memory: `host` or `xla`, by who says that memory ran out.
         flags: XLA flags refused, as written.
         parts: What stands between status code and message: file of a RET_CHECK.
     """
@@ -184,7 +184,7 @@ class _Reader:
             return Failure("flag", "value refused", flags=(self.refused,) if self.refused else ())
         follows = bool(_FOLLOWS.search(message))
         if _MEMORY.search(message):
-            return Failure("oom", site, cut(message.removeprefix("Check failed: ")), follows=follows, memory="device")
+            return Failure("oom", site, cut(message.removeprefix("Check failed: ")), follows=follows, memory="xla")
         if message.startswith("Check failed: "):
             return Failure("check", site, cut(message.removeprefix("Check failed: ")), follows=follows)
         return Failure("absl-fatal", site, cut(message), passed=_passed(message), follows=follows)
@@ -289,7 +289,7 @@ def _raised(name: str, message: str) -> Failure:
         rest = _PASSED.sub("", _CALLBACK.sub("CpuCallback error:", rest))
         follows = bool(_FOLLOWS.search(rest))
         if _MEMORY.search(rest):
-            return Failure("oom", code, rest, memory="device", follows=follows, parts=file)
+            return Failure("oom", code, rest, memory="xla", follows=follows, parts=file)
         return Failure("xla-status", code, rest, passed=_passed(message), follows=follows, parts=file)
     if name in _SETUP_CLASSES or _SETUP.search(head):
         return Failure("setup", name, head, follows="_ARRAY_API" in head)  # numpy prints this one and goes on

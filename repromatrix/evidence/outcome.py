@@ -187,9 +187,8 @@ def _memory(raw: Raw, failure: Failure | None, context: GradeContext) -> _Verdic
     """The verdict where memory ran out: by the failure's own words, or by a kill that was counted."""
     ended = _ended(raw)
     if failure is not None and failure.memory:
-        where = "device memory" if failure.memory == "device" else "memory"
         words = f"{failure.site}: {failure.message}" if failure.message else failure.site
-        return _Verdict(Outcome.OOM, f"{where} ran out ({words.rstrip('.')[:200]}), {ended}")
+        return _Verdict(Outcome.OOM, f"memory ran out ({words.rstrip('.')[:200]}), {ended}")
     if not raw.oom_kills:
         return None
     if failure is not None and raw.signal != "SIGKILL" and not failure.follows:

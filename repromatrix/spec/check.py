@@ -33,6 +33,9 @@ def check(matrix: Matrix, repros: Iterable[Repro]) -> list[UserError]:
             if canonicalize_name(Requirement(package).name) in axes:
                 where = f"{file}:{line_of(repro, 'packages', number)}"
                 errors.append(UserError(f'"{package}" is an axis of {matrix.path.name}', where=where))
+        for name in [name for name, _ in repro.params if name in axes]:
+            where = f"{file}:{line_of(repro, 'params', name)}"
+            errors.append(UserError(f"params.{name}: `{name}` is an axis of {matrix.path.name}", where=where))
         kinds = _kinds(matrix, repro)
         for number, expect in enumerate(repro.expect):
             for error in misuse(expect.when, parse_when(expect.when), kinds):

@@ -75,7 +75,7 @@ Topology = Annotated[str, Spelled("[1-9][0-9]*(x[1-9][0-9]*){2}", 'partitions x 
 
 
 class AxesTable(Table):
-    """Axes; a key that is none of these is the name of a package, with exact versions."""
+    """Axes. Any other key is the name of a package, with exact versions; in quotes where it is near an axis' name."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Versions]
