@@ -231,9 +231,8 @@ def build(request: Request, json: str) -> int:
         write_json(json, {"schema": 1, "engine": engine.name, "environments": rows})
     if json != "-":
         for row in rows:
-            print(
-                f"{row['environment']}  {'built' if row['built'] else 'was there'}  {row['identity'][:19]}  {row['base']}"
-            )
+            done = "built" if row["built"] else "was there"
+            print(f"{row['environment']}  {done}  {row['identity'][:19]}  {row['base']}")
     return 0
 
 

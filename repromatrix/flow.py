@@ -21,7 +21,7 @@ from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
 from repromatrix.engines.schedule import Done, Grant, Job, Scheduler
 from repromatrix.errors import InfraError, ReproError, UserError
 from repromatrix.events import Listener
-from repromatrix.plan import Plan, Request, Selection, gpus_wanted, make, read, word
+from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make, word
 from repromatrix.project import Project
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
@@ -59,8 +59,9 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
     from repromatrix.engines.choose import choose_engine, count_gpus
 
     began, started = time.monotonic(), datetime.now(UTC)
-    selection = read(project, request)
-    engine = choose_engine(request.engine or selection.matrix.run.engine, project, selection.matrix, listener)
+    matrix, repros = load(project)
+    engine = choose_engine(request.engine or matrix.run.engine, project, matrix, listener)
+    selection = choose(matrix, repros, request, engine.name)
     for ended in engine.reap():
         listener.note(f"ended what an earlier run left behind: {ended}")
     gpus = count_gpus()

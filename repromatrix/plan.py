@@ -57,7 +57,7 @@ class Plan:
         keys: Result key of every runnable cell.
         barred: Reason per cell that cannot run here: no such device, or an environment that cannot exist.
         missing: Wheels to be downloaded.
-        infra: Cells whose environment could not be locked or has no base, with the reason; it says nothing of a version.
+        infra: Cells whose environment could not be locked or has no base, with the reason.
         bases: Per Python minor version, where the interpreter comes from.
     """
 
@@ -70,20 +70,36 @@ class Plan:
     bases: Mapping[str, str] = field(default_factory=dict)
 
 
-def read(project: Project, request: Request) -> Selection:
-    """Read matrix.toml and the repros, expand them, and keep the cells asked for.
+def load(project: Project) -> tuple[Matrix, tuple[Repro, ...]]:
+    """Read matrix.toml and the repros.
 
     Raises:
-        InputErrors: With every mistake of every file.
-        UserError: A glob that matches nothing.
+        InputErrors: With every mistake of the file, or of all scripts.
     """
-    from repromatrix.spec.cells import expand, select
     from repromatrix.spec.matrix import load_matrix
     from repromatrix.spec.repro import load_repros
 
-    matrix = load_matrix(project.matrix_toml)
-    repros = load_repros(project.repros)
-    everything = expand(matrix, repros)
+    return load_matrix(project.matrix_toml), load_repros(project.repros)
+
+
+def read(project: Project, request: Request) -> Selection:
+    """Read the files and keep the cells asked for; see `load` and `choose`."""
+    matrix, repros = load(project)
+    return choose(matrix, repros, request, request.engine or matrix.run.engine)
+
+
+def choose(matrix: Matrix, repros: tuple[Repro, ...], request: Request, engine: str) -> Selection:
+    """Expand the files into cells and keep those asked for.
+
+    Args:
+        engine: Name of the engine that will run them: claims may depend on it.
+
+    Raises:
+        UserError: A glob that matches nothing; a target or parameter that does not exist.
+    """
+    from repromatrix.spec.cells import expand, select
+
+    everything = expand(matrix, repros, engine)
     chosen = select(
         everything,
         repro=request.repro or None,

@@ -20,10 +20,6 @@ _START = r"(?<![\w)/.:<~-])"  # of a path; not inside `jit(f)/jit(main)`, the na
 _EVERYWHERE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\babsl::lts_\d+::"), "absl::"),  # the inline namespace carries the release date of absl
     (re.compile(r"https?://[^\s'\"`>)]+"), "<url>"),
-    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<uuid>"),
-    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w)"), "<time>"),
-    (re.compile(r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?(?!\w)"), "<time>"),
-    (re.compile(r"(?<!\w)0[xX][0-9a-fA-F]+(?!\w)"), "<addr>"),
     (
         re.compile(
             rf"{_START}(?:/(?:private/)?(?:tmp|var/tmp|var/folders|dev/shm)|/run/user/\d+)(?:/[^\s'\"`,;:()\[\]]*)?"
@@ -33,6 +29,11 @@ _EVERYWHERE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(rf"{_START}~?(?:/[\w.+@%=~-]+)*/([\w.+@%=~-]+)/?"), r"\1"),
     (re.compile(rf"{_START}(?:[\w.+@-]++/)+([\w.+-]*\.{_SOURCE})\b"), r"\1"),
     (re.compile(rf"\b([\w+-]+\.{_SOURCE})(?::\d+){{1,2}}(?!\w)"), r"\1"),
+    # After the folders, whose names may look like any of these.
+    (re.compile(r"\b[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}\b"), "<uuid>"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:[.,]\d+)?)?(?:Z|[+-]\d\d:?\d\d)?)?(?!\w)"), "<time>"),
+    (re.compile(r"\b\d\d:\d\d:\d\d(?:[.,]\d+)?(?!\w)"), "<time>"),
+    (re.compile(r"(?<!\w)0[xX][0-9a-fA-F]+(?!\w)"), "<addr>"),
     (re.compile(r"\b(lines?|pid|PID|tid|TID)([ =:]+)\d+\b"), r"\1\2N"),
 )  # fmt: skip
 _UNQUOTED: tuple[tuple[re.Pattern[str], str], ...] = (

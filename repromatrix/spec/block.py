@@ -12,10 +12,12 @@ _NEARLY = re.compile(r"\s*#+\s*/{2,}\s*repros?\s*", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Attributes:
-    text: The TOML text.
-    first: 1-based line of the opening in the script; line n of the text is line `first + n` of the script.
-    last: Line of the closing.
+    """The metadata block of one script.
+
+    Attributes:
+        text: The TOML text.
+        first: 1-based line of the opening in the script; line n of the text is line `first + n` of the script.
+        last: Line of the closing.
     """
 
     text: str
