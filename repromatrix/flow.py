@@ -10,7 +10,7 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load
 from repromatrix.project import Project
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
-from repromatrix.spec.model import Cell, Environment, Outcome
+from repromatrix.spec.model import Cell, Environment, Outcome, SignatureRule
 from repromatrix.ui.stream import streaming
 
 
@@ -249,7 +249,7 @@ def _attempt_job(
         if cancel.is_set():
             task.finish("cancelled")
             return
-        graded = grade_attempt(cell, number, folder, raw, project)
+        graded = grade_attempt(cell, plan.selection.matrix.signatures, number, folder, raw, project)
         results.add(key, graded, {"cell": cell.id, "engine": engine.name, "identity": prepared.identity})
         with shared.lock:
             shared.attempted += 1
@@ -291,12 +291,14 @@ def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...]) -> A
     )
 
 
-def grade_attempt(cell: Cell, number: int, folder: Path, raw: Raw, project: Project) -> AttemptResult:
+def grade_attempt(
+    cell: Cell, rules: Sequence[SignatureRule], number: int, folder: Path, raw: Raw, project: Project
+) -> AttemptResult:
     """What one attempt means, from the supervisor's record and the logs in `folder`."""
-    from repromatrix.evidence.outcome import grade
+    from repromatrix.evidence.outcome import GradeContext, grade
 
-    stdout, stderr = (read_log(folder / name) for name in ("stdout", "stderr"))
-    found = grade(raw, stdout, stderr, cell)
+    stdout, stderr = (read_log(folder, name) for name in ("stdout", "stderr"))
+    found = grade(raw, stdout, stderr, GradeContext.of(cell, tuple(rules)))
     return AttemptResult(
         number=number,
         outcome=found.outcome,
@@ -309,16 +311,19 @@ def grade_attempt(cell: Cell, number: int, folder: Path, raw: Raw, project: Proj
         evidence=str(folder.relative_to(project.root)),
         metrics=found.metrics,
         peak_memory=raw.peak_memory,
-        notes=raw.notes,
+        notes=(*raw.notes, *found.notes),
     )
 
 
-def read_log(path: Path) -> str:
-    """The text of a log; empty where the script left none. Undecodable bytes become U+FFFD."""
-    try:
-        return path.read_bytes().decode("utf-8", "replace")
-    except FileNotFoundError:
-        return ""
+def read_log(folder: Path, name: str) -> str:
+    """A log's text, those of several ranks one after the other; undecodable bytes become U+FFFD.
+
+    Args:
+        name: `stdout` or `stderr`; ranks write `stdout.0`, `stdout.1`...
+    """
+    ranks = sorted(folder.glob(f"{name}.[0-9]*"), key=lambda path: int(path.suffix[1:]))
+    paths = [path for path in (folder / name, *ranks) if path.is_file()]
+    return "".join(path.read_bytes().decode("utf-8", "replace") for path in paths)
 
 
 def _cell_result(

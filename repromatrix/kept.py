@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from repromatrix.plan import Request, read
 from repromatrix.project import Project
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
-from repromatrix.spec.model import Cell, Repro
+from repromatrix.spec.model import Cell, Repro, SignatureRule
 
 EVERYTHING = Request(env="*")
 
@@ -54,7 +54,8 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
         InputErrors: The files are wrong.
         InfraError: The results cannot be read or written.
     """
-    cells = {cell.id: cell for cell in read(project, EVERYTHING).cells}
+    selection = read(project, EVERYTHING)
+    cells = {cell.id: cell for cell in selection.cells}
     changes: list[Mapping[str, object]] = []
     total = 0
     with Results(project.state) as results, results.writing():
@@ -62,7 +63,8 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
             cell = cells.get(kept.id)
             if cell is None or not kept.attempts or kept.script != cell.repro.sha256:
                 continue
-            graded = tuple(_again(project, cell, attempt) for attempt in kept.attempts)
+            rules = selection.matrix.signatures
+            graded = tuple(_again(project, cell, rules, attempt) for attempt in kept.attempts)
             total += len(graded)
             for before, after in zip(kept.attempts, graded, strict=True):
                 if before != after:
@@ -73,11 +75,11 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
     return changes, total
 
 
-def _again(project: Project, cell: Cell, attempt: AttemptResult) -> AttemptResult:
+def _again(project: Project, cell: Cell, rules: Sequence[SignatureRule], attempt: AttemptResult) -> AttemptResult:
     folder = project.root / attempt.evidence
     if not (folder / "result.json").is_file():
         return attempt  # its evidence was deleted: what was found then stands
-    found = grade_attempt(cell, attempt.number, Path(folder), read_raw(folder), project)
+    found = grade_attempt(cell, rules, attempt.number, Path(folder), read_raw(folder), project)
     return replace(found, started=attempt.started, seconds=attempt.seconds)
 
 

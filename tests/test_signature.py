@@ -378,6 +378,7 @@ def test_frames_lose_what_differs(given: str, name: str) -> None:
         ("at 0x7f12ab and 0X1F", "at <addr> and <addr>"),
         ("external/xla/xla/service/x.cc:12:3: bad", "x.cc: bad"),
         ("open /tmp/tmpab12/x.npy: no", "open <tmp>: no"),
+        ("open /tmpfiles/x.npy: no", "open x.npy: no"),
         ("'/tmp/pytest-of-me/0/x' and '/home/me/repro/r.py'", "'<tmp>' and 'r.py'"),
         ("f32[20,20] and float32 and bf16 3.5GiB in 12ms", "f32[N,N] and float32 and bf16 NGiB in Nms"),
         ("%fusion.123 = add.4", "%fusion.N = add.N"),

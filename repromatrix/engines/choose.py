@@ -55,5 +55,6 @@ def count_gpus() -> int:
 
 
 def default_jobs() -> int:
-    """Attempts at once: one per two usable CPUs, at least one, since XLA compiles on several threads."""
-    return max(1, len(os.sched_getaffinity(0)) // 2)
+    """Attempts at once: one per two usable CPUs, since XLA compiles on several threads, but two where there are two."""
+    usable = len(os.sched_getaffinity(0))
+    return min(usable, max(2, usable // 2))

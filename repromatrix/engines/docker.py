@@ -55,12 +55,12 @@ OVERTIME = 15.0
 
 REFUSED = {
     "docker-init": "the daemon has no docker-init: the supervisor was PID 1",
-    "rlimit type 7": "the daemon may not raise the limit of open files: its own holds",
+    "rlimit type 7": "",
     "rlimit type 4": "the daemon may not raise the limit of core files: its own holds",
 }
 """What a daemon may be unable to give, by the words with which it refuses to start a container, and the note that an
-attempt without it carries. Debian ships docker-init in another package (tini); a daemon in a sandbox has hard limits
-(setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE)."""
+attempt without it carries (none where it cannot change a verdict). Debian ships docker-init in another package (tini);
+a daemon in a sandbox has hard limits (setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE)."""
 
 POLL = 0.1
 """Seconds between two looks at the cancellation; the end of the container itself is noticed at once."""
@@ -148,7 +148,7 @@ class DockerEngine(Engine):
                 self._start(daemon, container, prepared, attempt)
             except InfraError as error:
                 return self._failed(error)
-            notes += [REFUSED[what] for what in sorted(self._refused)]
+            notes += filter(None, (REFUSED[what] for what in sorted(self._refused)))
             why = self._follow(daemon, container, attempt, cancel)
             raw = self._verdict(daemon, container, attempt, why)
         finally:

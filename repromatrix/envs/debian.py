@@ -265,6 +265,3 @@ def _exclusive(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
-
-
-__all__ = ["DebianBase", "apt_lines", "build", "import_image", "machine_targets", "package_list"]

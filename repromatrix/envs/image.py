@@ -6,6 +6,7 @@ replaced by a folder of packs, hard links into the store.
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import tempfile
@@ -86,6 +87,12 @@ def layers(lock: Lock) -> tuple[Layer, ...]:
     return tuple(found)
 
 
+def recipe(lock: Lock) -> str:
+    """Hash of how the image is made of the lock: an image that an older Dockerfile made is not this one."""
+    steps = repr((UNPACK, PACKS, MTIME, [[wheel.sha256 for wheel in layer.wheels] for layer in layers(lock)]))
+    return hashlib.sha256(_TEMPLATE.read_bytes() + steps.encode()).hexdigest()
+
+
 def tag(lock: Lock) -> str:
     """A readable name for people; everything stored refers to the image's id."""
     return "repromatrix:" + re.sub(r"[^A-Za-z0-9_.-]", "_", lock.id)[:128]
@@ -100,6 +107,7 @@ def render(lock: Lock, base: BaseImage) -> str:
         layers=layers(lock),
         mtime=MTIME,
         version=__version__,
+        recipe=recipe(lock),
         unpack=UNPACK,
         packs=PACKS,
     )
@@ -110,24 +118,20 @@ def requirements(lock: Lock) -> str:
     return "".join(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in lock.wheels)
 
 
-def write_rendered(lock: Lock, base: BaseImage, project: Project) -> Path:
-    """Write the folder from which anyone builds the environment: Dockerfile, requirements.txt, pack_core.py.
-
-    Returns:
-        The folder, `containers/rendered/<environment>`.
-    """
-    folder = project.rendered / lock.id
-    _write_folder(lock, base, folder)
-    return folder
-
-
 def rendered(lock: Lock, base: BaseImage) -> dict[str, str]:
-    """The files from which anyone builds the environment, by name."""
+    """The files from which anyone builds the environment: name and text."""
     return {
         "Dockerfile": render(lock, base),
         "requirements.txt": requirements(lock),
         "pack_core.py": _PACK_CORE.read_text(),
     }
+
+
+def write_rendered(lock: Lock, base: BaseImage, project: Project) -> Path:
+    """Write the files of `rendered` into `containers/rendered/<environment>`; returns that folder."""
+    folder = project.rendered / lock.id
+    _write_folder(lock, base, folder)
+    return folder
 
 
 def _write_folder(lock: Lock, base: BaseImage, folder: Path) -> None:
@@ -144,11 +148,10 @@ def known(lock: Lock, base: BaseImage, daemon: Daemon) -> str | None:
     Raises:
         InfraError: The engine does not answer.
     """
-    wanted = [f"{LABEL}lock={lock.hash}", f"{LABEL}base={base.reference}"]
+    wanted = [f"{LABEL}lock={lock.hash}", f"{LABEL}base={base.reference}", f"{LABEL}recipe={recipe(lock)}"]
     with daemon_errors(daemon.host, "list its images"):
         found = daemon.api.images(filters={"label": wanted})
-    newest = max(found, key=lambda image: int(image["Created"]), default=None)
-    return None if newest is None else str(newest["Id"])
+    return min((str(image["Id"]) for image in found), default=None)
 
 
 def build(

@@ -22,7 +22,7 @@ _EVERYWHERE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"https?://[^\s'\"`>)]+"), "<url>"),
     (
         re.compile(
-            rf"{_START}(?:/(?:private/)?(?:tmp|var/tmp|var/folders|dev/shm)|/run/user/\d+)(?:/[^\s'\"`,;:()\[\]]*)?"
+            rf"{_START}(?:/(?:private/)?(?:tmp|var/tmp|var/folders|dev/shm)|/run/user/\d+)(?![\w.-])(?:/[^\s'\"`,;:()\[\]]*)?"
         ),
         "<tmp>",
     ),
