@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,17 @@ def test_no_docker_init(
     raw = run(docker, prepared, attempt_of(tmp_path / "a", "import os; os.abort()"))
     assert (raw.signal, raw.infra) == ("SIGABRT", "")
     assert "the daemon has no docker-init: the supervisor was PID 1" in raw.notes
+
+
+def test_first_attempts_started_together(
+    docker_project: Project, docker_matrix: Matrix, prepared: Prepared, tmp_path: Path
+) -> None:
+    """What a daemon refuses is learnt by several attempts at once, and none of them is lost for it."""
+    fresh = DockerEngine(docker_project, docker_matrix)
+    attempts = [attempt_of(tmp_path / str(number), "print('ran')") for number in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda attempt: run(fresh, prepared, attempt), attempts))
+    assert [(raw.exit_status, raw.infra) for raw in found] == [(0, "")] * 4
 
 
 def test_a_hang_ends_at_the_deadline(docker: DockerEngine, prepared: Prepared, tmp_path: Path) -> None:

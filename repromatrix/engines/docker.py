@@ -175,25 +175,29 @@ class DockerEngine(Engine):
             InfraError: Refused, too slow, or gone.
         """
         while True:
+            # What this try leaves out; others may learn more meanwhile, in their own threads.
+            refused = frozenset(self._refused)
             with daemon_errors(self._host, "create the container"):
-                self._create(daemon, container, prepared, attempt)
+                self._create(daemon, container, prepared, attempt, refused)
             try:
                 with daemon_errors(self._host, "start the container"):
                     daemon.api.start(container)
                 return
             except InfraError as error:
                 what = next((words for words in REFUSED if words in error.message), None)
-                if what is None or what in self._refused:
+                if what is None or what in refused:
                     raise
                 self._refused.add(what)
             if trouble := self._remove(daemon, container):
                 raise InfraError(trouble[0], where=self._host)
 
-    def _create(self, daemon: Daemon, container: str, prepared: Prepared, attempt: Attempt) -> None:
+    def _create(
+        self, daemon: Daemon, container: str, prepared: Prepared, attempt: Attempt, refused: frozenset[str]
+    ) -> None:
         from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
         api = daemon.api
-        options = self._options()
+        options = self._options(refused)
         # All of them, since CUDA_VISIBLE_DEVICES chooses: the same indices then hold in every engine.
         gpus = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if attempt.gpus else None
         host = api.create_host_config(
@@ -234,7 +238,7 @@ class DockerEngine(Engine):
             },
         )
 
-    def _options(self) -> _Options:
+    def _options(self, refused: frozenset[str]) -> _Options:
         """What depends on how the daemon itself is set up."""
         features = {str(entry).split(",")[0].removeprefix("name=") for entry in self._info.get("SecurityOptions") or ()}
         # In a rootless daemon the caller is root inside, and every other user is a stranger to the caller's files.
@@ -243,12 +247,12 @@ class DockerEngine(Engine):
         if "selinux" in features:
             security.append("label=disable")  # else the bind mounts are not readable, and relabelling changes the host
         ulimits = {"core": -1, "nofile": NOFILE}
-        if "rlimit type 4" in self._refused:
+        if "rlimit type 4" in refused:
             del ulimits["core"]
-        if "rlimit type 7" in self._refused:
+        if "rlimit type 7" in refused:
             del ulimits["nofile"]
         userns = "host" if "userns" in features else None
-        return _Options(user, security, userns, "docker-init" not in self._refused, ulimits)
+        return _Options(user, security, userns, "docker-init" not in refused, ulimits)
 
     def _follow(self, daemon: Daemon, container: str, attempt: Attempt, cancel: threading.Event) -> str:
         """Until the container has ended; returns why the host killed it, or nothing.
@@ -330,7 +334,7 @@ class DockerEngine(Engine):
     # ---- by hand, and afterwards ----
 
     def command(self, prepared: Prepared, attempt: Attempt) -> str:
-        options = self._options()
+        options = self._options(frozenset(self._refused))
         words = ["docker", "run", "--rm", *(["--init"] * options.init), "--network=none", "--cap-drop=ALL"]
         words += [f"--security-opt={option}" for option in options.security]
         words += [f"--pids-limit={PIDS}", f"--shm-size={SHM}"]
