@@ -3,7 +3,7 @@
 # issue   = "jax-ml/jax#25671"
 # targets = ["cpu"]
 # timeout = "2m"
-# jax     = ["0.4.34", "0.4.38", "0.5.3", "0.6.0", "0.10.2"]
+# jax     = ["0.4.30", "0.4.38", "0.5.3", "0.6.0", "0.10.2"]
 # env     = { XLA_FLAGS = "--xla_force_host_platform_device_count=4" }
 # witness = { output = ["both programs ran"] }
 # [[expect]]
