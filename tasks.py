@@ -38,8 +38,8 @@ def matrix(
     env: str = "",
     target: str = "",
     engine: str = "",
-    jobs: int = 0,
-    repeat: int = 0,
+    jobs: str = "",
+    repeat: str = "",
     rerun: bool = False,
     offline: bool = False,
     json: str = "",
@@ -47,8 +47,8 @@ def matrix(
     """Run every chosen cell and report: locks, fetches, builds, runs, grades. The main job."""
     from repromatrix import commands, plan
 
-    asked = plan.Request(repro, env, target, engine, jobs, repeat, rerun, offline, commands.typed())
-    _end(commands.matrix(asked, json))
+    asked = plan.Request(repro, env, target, engine, rerun=rerun, offline=offline, command=commands.typed())
+    _end(commands.matrix(asked, json, jobs=jobs, repeat=repeat))
 
 
 @task(auto_shortflags=False, help=_help("repro", "env", "target", "json"))

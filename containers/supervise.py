@@ -7,7 +7,7 @@ Python 3.9 or newer, Linux. It never trusts anything but the kernel's wait statu
 the subreaper of all that the script starts, so a daemon that detaches itself is still found.
 
 spec.json (only `id` and `argv` are required):
-    id, owner   of the attempt and of the tool that started it; `id` is repeated in result.json
+    id          of the attempt; repeated in result.json
     argv, env   command line, and the whole environment of the script
     cwd         folder to start in, relative to FOLDER ("work")
     timeout     seconds until the deadline (600)
@@ -157,8 +157,8 @@ class Log:
         if is_at(self.fd, self.path):
             return False
         content = os.pread(self.fd, self.head + self.tail, 0)
-        os.makedirs(os.path.dirname(self.path), exist_ok=True)
-        self.fd = os.open(self.path + ".part", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        make_way(self.path + ".part", self.path)
+        self.fd = os.open(self.path + ".part", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         self._put(memoryview(content), 0)
         os.rename(self.path + ".part", self.path)
         return True
@@ -166,12 +166,25 @@ class Log:
 
 def is_at(fd: int, path: str) -> bool:
     """Whether the open file still lies at `path`: a script may remove or replace anything in its folder."""
-    return os.path.exists(path) and os.path.samestat(os.fstat(fd), os.stat(path))
+    return os.path.lexists(path) and os.path.samestat(os.fstat(fd), os.lstat(path))
+
+
+def make_way(*paths: str) -> None:
+    """Let our files be made at these paths, whatever a script put there: a link would lead us to another file, a
+    folder cannot be replaced and is moved aside."""
+    folder = os.path.dirname(paths[0])
+    os.makedirs(folder, exist_ok=True)
+    os.chmod(folder, 0o755)
+    for path in paths:
+        if os.path.isdir(path) and not os.path.islink(path):
+            os.rename(path, "%s.%d" % (path, time.time_ns()))
+        elif os.path.lexists(path):
+            os.unlink(path)
 
 
 def reserve(path: str) -> int:
-    """Open `path` with room for a verdict already taken on the disk."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+    """Open the new file `path` with room for a verdict already taken on the disk."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
     os.posix_fallocate(fd, 0, RESERVED)
     return fd
 
@@ -180,8 +193,9 @@ def publish(fd: int, part: str, path: str, result: dict[str, Any]) -> None:
     """Make the reserved file `part` the verdict at `path`: it appears whole or not at all, and survives a power cut."""
     folder = os.path.dirname(path)
     if not is_at(fd, part):
-        os.makedirs(folder, exist_ok=True)
+        make_way(part)
         fd = reserve(part)
+    make_way(path)
     text = json.dumps(result, indent=1).encode() + b"\n"
     os.pwrite(fd, text, 0)
     os.ftruncate(fd, len(text))
@@ -468,6 +482,7 @@ def main(folder: str) -> int:
         return 2
     try:
         path = os.path.join(folder, "result.json")
+        make_way(path + ".part")
         part = reserve(path + ".part")
         publish(part, path + ".part", path, Supervisor(folder, spec).run())
     except OSError as error:

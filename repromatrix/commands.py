@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import shlex
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError, ReproError, UserError
 from repromatrix.events import Listener
+from repromatrix.output import complain, say, standard_streams
 from repromatrix.plan import Request, Selection
 from repromatrix.project import Project, find_project
 
@@ -26,45 +26,64 @@ def command(function: Command) -> Command:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> int:
+        standard_streams()
         try:
             return function(*args, **kwargs)
         except ReproError as error:
-            print(f"error: {error}", file=sys.stderr)
+            complain(f"error: {error}")
             return error.exit_code
+        except OSError as error:  # a place that nobody thought could fail: it is still the machine's trouble
+            complain(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
+            return InfraError.exit_code
         except KeyboardInterrupt:
-            print("interrupted: what was finished is kept; the same command continues", file=sys.stderr)
+            complain("interrupted: what was finished is kept; the same command continues")
             return 130
-        except BrokenPipeError:
-            # The reader of our output has gone (`| head`): point stdout at nothing, so that the exit does not fail.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            return 0
 
     return run
 
 
+def _count(option: str, text: str) -> int:
+    """A number of the command line; empty = 0.
+
+    Raises:
+        UserError: It is none, or not within bounds.
+    """
+    if not text:
+        return 0
+    most = 10_000
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
+        raise UserError(f"--{option} {text!r} is not a number from 1 to {most}", hint=f"for example --{option} 2")
+    return int(text)
+
+
 @command
-def matrix(request: Request, json: str = "") -> int:
+def matrix(request: Request, json: str = "", *, jobs: str = "", repeat: str = "") -> int:
     from repromatrix.flow import run_matrix
     from repromatrix.kept import known_cells
-    from repromatrix.report.document import document, exit_code, write_json
+    from repromatrix.report.document import check_path, document, exit_code, write_json
     from repromatrix.report.table import render_table
     from repromatrix.report.write import write_reports
     from repromatrix.ui.progress import listener, use_colour
     from repromatrix.ui.summary import summary
 
+    request = replace(request, jobs=_count("jobs", jobs), repeat=_count("repeat", repeat))
+    if json:
+        check_path(json)
     project = find_project()
     with listener() as ear:
         run = run_matrix(project, request, ear, threading.Event())
-        repros, kept = known_cells(project)
-        write_reports(project, repros, kept, run.info)
+        repros = run.selection.repros
+        write_reports(project, repros, known_cells(project, run.selection.matrix, repros), run.info)
     if json:
         write_json(json, document(run.cells, run.info))
     out = sys.stderr if json == "-" else sys.stdout
-    print(render_table(run.cells, colour=use_colour(out)), file=out)
-    print(summary(run.cells, run.info, project.reports.relative_to(project.root)), file=out)
+    say(render_table(run.cells, colour=use_colour(out)), stream=out)
+    say(summary(run.cells, run.info, project.reports.relative_to(project.root)), stream=out)
     if run.interrupted:
         raise KeyboardInterrupt
-    return exit_code(run.cells)
+    for cell in run.short:
+        complain(f"{cell}: infrastructure failed in some attempts; the same command makes up for them")
+    return exit_code(run.cells) or (InfraError.exit_code if run.short else 0)
 
 
 @command
@@ -85,7 +104,7 @@ def cells(request: Request, json: str = "") -> int:
     if json:
         write_json(json, listing_document(selection.cells, not_here, selection.excluded))
     if json != "-":
-        print(listing(selection.cells, not_here, selection.excluded, selection.described))
+        say(listing(selection.cells, not_here, selection.excluded, selection.described))
     return 0
 
 
@@ -99,7 +118,7 @@ def lock(request: Request, *, check: bool, refresh: bool, bases: bool, json: str
     from repromatrix.envs.lock import check as check_locks
     from repromatrix.envs.lock import lock_all
     from repromatrix.envs.model import Impossible
-    from repromatrix.plan import read
+    from repromatrix.plan import choose, read
     from repromatrix.report.document import write_json
     from repromatrix.ui.progress import listener
 
@@ -110,16 +129,18 @@ def lock(request: Request, *, check: bool, refresh: bool, bases: bool, json: str
         from repromatrix.envs.daemon import address
 
         for python, reference in resolve_digests(selection.matrix, address()).items():
-            print(f'[bases."{python}"]\nimage = "{reference}"')
+            say(f'[bases."{python}"]\nimage = "{reference}"')
         return 0
     environments = _environments(selection)
     with listener() as ear:
         if check:
-            drifts = check_locks(environments, selection.matrix, project, ear)
+            every = choose(selection.matrix, selection.repros, Request(env="*"), "")
+            described = {environment.id for environment in _environments(every)}
+            drifts = check_locks(environments, selection.matrix, project, ear, described=described)
             if json:
                 write_json(json, {"schema": 1, "drift": [drift.as_dict() for drift in drifts]})
             for drift in drifts:
-                print(drift, file=sys.stderr if json == "-" else sys.stdout)
+                say(drift, stream=sys.stderr if json == "-" else sys.stdout)
             return int(any(drift.serious for drift in drifts))
         locked = lock_all(environments, selection.matrix, project, ear, refresh=refresh)
     failed = 0
@@ -134,7 +155,7 @@ def lock(request: Request, *, check: bool, refresh: bool, bases: bool, json: str
             row |= {"hash": state.hash, "wheels": len(state.wheels), "bytes": sum(w.size for w in state.wheels)}
         rows.append(row)
         if json != "-":
-            print("  ".join(str(value) for value in row.values()))
+            say("  ".join(str(value) for value in row.values()))
     if json:
         write_json(json, {"schema": 1, "environments": rows})
     return failed
@@ -146,8 +167,8 @@ def _environments(selection: Selection) -> tuple[Any, ...]:
 
 @command
 def fetch(request: Request, json: str) -> int:
-    from repromatrix.envs.index import addresses
     from repromatrix.envs.wheels import WheelStore
+    from repromatrix.flow import fetch_missing
     from repromatrix.report.document import write_json
     from repromatrix.ui.progress import listener
 
@@ -157,15 +178,13 @@ def fetch(request: Request, json: str) -> int:
         selection, locks = _locked(project, request, ear)
         store = WheelStore(project.store)
         for lock_ in locks:
-            missing = store.missing(lock_.wheels)
-            if missing:
-                store.fetch(missing, addresses(lock_, selection.matrix), ear, threading.Event())
-            rows.append({"environment": lock_.id, "fetched": len(missing), "bytes": sum(w.size for w in missing)})
+            fetched = fetch_missing(lock_, selection.matrix, store, ear, threading.Event())
+            rows.append({"environment": lock_.id, "fetched": len(fetched), "bytes": sum(w.size for w in fetched)})
     if json:
         write_json(json, {"schema": 1, "environments": rows})
     if json != "-":
         total = sum(row["bytes"] for row in rows)
-        print(f"{len(rows)} environments complete in {project.store}; {total / 1e6:.0f} MB fetched")
+        say(f"{len(rows)} environments complete in {project.store}; {total / 1e6:.0f} MB fetched")
     return 0
 
 
@@ -192,7 +211,7 @@ def render(request: Request, *, check: bool, json: str) -> int:
     if json:
         write_json(json, {"schema": 1, "written": written, "stale": stale})
     if json != "-":
-        print("\n".join([*(f"out of date: {name}" for name in stale), *written]) or "every Dockerfile is up to date")
+        say("\n".join([*(f"out of date: {name}" for name in stale), *written]) or "every Dockerfile is up to date")
     return int(bool(stale))
 
 
@@ -203,8 +222,8 @@ def _holds(path: Path, text: str) -> bool:
 @command
 def build(request: Request, json: str) -> int:
     from repromatrix.engines.choose import choose_engine
-    from repromatrix.envs.index import addresses
     from repromatrix.envs.wheels import WheelStore
+    from repromatrix.flow import fetch_missing
     from repromatrix.report.document import write_json
     from repromatrix.ui.progress import listener
 
@@ -217,22 +236,15 @@ def build(request: Request, json: str) -> int:
         for lock_ in locks:
             known = engine.known(lock_)
             if known is None:
-                if missing := store.missing(lock_.wheels):
-                    if request.offline:
-                        raise InfraError(
-                            f"{len(missing)} wheels of {lock_.id} are not in the store", where=str(project.store)
-                        )
-                    store.fetch(missing, addresses(lock_, selection.matrix), ear, threading.Event())
-                made = engine.prepare(lock_, ear)
-            else:
-                made = known
+                fetch_missing(lock_, selection.matrix, store, ear, threading.Event(), offline=request.offline)
+            made = known or engine.prepare(lock_, ear)
             rows.append({"environment": lock_.id, "identity": made.identity, "base": made.base, "built": known is None})
     if json:
         write_json(json, {"schema": 1, "engine": engine.name, "environments": rows})
     if json != "-":
         for row in rows:
             done = "built" if row["built"] else "was there"
-            print(f"{row['environment']}  {done}  {row['identity'][:19]}  {row['base']}")
+            say(f"{row['environment']}  {done}  {row['identity'][:19]}  {row['base']}")
     return 0
 
 
@@ -262,10 +274,12 @@ def _locked(project: Project, request: Request, ear: Listener) -> tuple[Selectio
 @command
 def run(request: Request, params: tuple[str, ...], json: str) -> int:
     from repromatrix.flow import run_matrix
-    from repromatrix.report.document import document, exit_code, write_json
+    from repromatrix.report.document import check_path, document, exit_code, write_json
     from repromatrix.report.table import render_table
     from repromatrix.ui.progress import listener, use_colour
 
+    if json:
+        check_path(json)
     wanted: dict[str, str] = {}
     for param in params:
         name, equals, value = param.partition("=")
@@ -278,26 +292,28 @@ def run(request: Request, params: tuple[str, ...], json: str) -> int:
         done = run_matrix(project, asked, ear, threading.Event())
     if json:
         write_json(json, document(done.cells, done.info))
-    print(render_table(done.cells, colour=use_colour(sys.stderr)), file=sys.stderr)
+    say(render_table(done.cells, colour=use_colour(sys.stderr)), stream=sys.stderr)
     if done.interrupted:
         raise KeyboardInterrupt
-    return exit_code(done.cells)
+    return exit_code(done.cells) or (InfraError.exit_code if done.short else 0)
 
 
 @command
 def report(json: str) -> int:
     from repromatrix.kept import known_cells, report_info
+    from repromatrix.plan import load
     from repromatrix.report.document import document, exit_code, write_json
     from repromatrix.report.write import write_reports
 
     project = find_project()
-    repros, kept = known_cells(project)
+    matrix, repros = load(project)
+    kept = known_cells(project, matrix, repros)
     info = report_info(typed(), kept)
     written = write_reports(project, repros, kept, info)
     if json:
         write_json(json, document(kept, info))
     if json != "-":
-        print("\n".join(str(path.relative_to(project.root)) for path in written))
+        say("\n".join(str(path.relative_to(project.root)) for path in written))
     return exit_code(kept)
 
 
@@ -312,8 +328,8 @@ def regrade(json: str) -> int:
         write_json(json, {"schema": 1, "attempts": total, "changed": [dict(change) for change in changes]})
     if json != "-":
         for change in changes:
-            print(f"{change['cell']}#{change['attempt']}: {change['before']} -> {change['after']}")
-        print(f"{total} attempts graded again, {len(changes)} changed")
+            say(f"{change['cell']}#{change['attempt']}: {change['before']} -> {change['after']}")
+        say(f"{total} attempts graded again, {len(changes)} changed")
     return 0
 
 
@@ -328,9 +344,9 @@ def doctor(json: str) -> int:
     for finding in findings(find_project()):
         found.append(finding)
         if json != "-":
-            print(f"{finding.level:8} {finding.subject}: {finding.found}", flush=True)
+            say(f"{finding.level:8} {finding.subject}: {finding.found}")
             if finding.fix:
-                print(f"{'':8}   {finding.fix}", flush=True)
+                say(f"{'':8}   {finding.fix}")
     if json:
         write_json(json, {"schema": 1, "findings": [asdict(finding) for finding in found]})
     return 3 if any(finding.level == "problem" for finding in found) else 0
@@ -353,7 +369,7 @@ def new(script: str, name: str) -> int:
     target = project.repros / f"{name}.py"
     text = new_repro(source, name, [path.stem for path in project.repros.glob("*.py")])
     target.write_text(text)
-    print(f"wrote {target.relative_to(project.root)}; now: uv run invoke matrix --repro {name}")
+    say(f"wrote {target.relative_to(project.root)}; now: uv run invoke matrix --repro {name}")
     return 0
 
 
@@ -370,7 +386,7 @@ def test(only: str, quick: bool) -> int:
     ]
     root = find_project().root
     for step in steps:
-        print("$", shlex.join(step), flush=True)
+        say(f"$ {shlex.join(step)}")
         if code := subprocess.run([sys.executable, "-m", *step], cwd=root, check=False).returncode:
             return code
     return 0

@@ -25,6 +25,11 @@ class ReproError(Exception):
         head = f"{self.where}: {self.message}" if self.where else self.message
         return f"{head}\n  {self.hint}" if self.hint else head
 
+    @property
+    def line(self) -> str:
+        """All of it in one line, for tables: `where: message; hint`."""
+        return "; ".join(str(self).replace(":\n", ": ").split("\n  ")).replace("\n", "; ")
+
 
 class UserError(ReproError):
     """The user's input is wrong; nothing was touched."""

@@ -12,41 +12,38 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from repromatrix import __version__
-from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
+from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
 from repromatrix.engines.schedule import Done, Grant, Job, Scheduler
+from repromatrix.envs.model import Lock, Wheel
+from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError, ReproError, UserError
 from repromatrix.events import Listener
-from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make, word
+from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make
 from repromatrix.project import Project
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
-from repromatrix.spec.model import Cell, Environment, Outcome, SignatureRule
+from repromatrix.spec.model import Cell, Environment, Matrix, Outcome, SignatureRule, word
 from repromatrix.ui.stream import streaming
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished or interrupted run: every selected cell with what is known of it."""
+    """A finished or interrupted run: every selected cell with what is known of it.
+
+    Attributes:
+        short: Cells with a verdict of fewer attempts than were wanted, since infrastructure failed in the others.
+    """
 
     selection: Selection
     cells: tuple[CellResult, ...]
     info: RunInfo
     interrupted: bool = False
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What the jobs of one run share."""
-
-    prepared: dict[Environment, Prepared] = field(default_factory=dict)
-    trouble: dict[Cell, str] = field(default_factory=dict)
-    attempted: int = 0
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    short: tuple[str, ...] = ()
 
 
 def run_matrix(project: Project, request: Request, listener: Listener, cancel: threading.Event) -> Run:
@@ -56,7 +53,7 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         UserError: The files or the request are wrong; nothing was touched.
         InfraError: No engine, no disk, no network where all cells need it.
     """
-    from repromatrix.engines.choose import choose_engine, count_gpus
+    from repromatrix.engines.choose import choose_engine, count_gpus, default_jobs
 
     began, started = time.monotonic(), datetime.now(UTC)
     matrix, repros = load(project)
@@ -75,17 +72,20 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         kept = results.many(keys)
         wanting = {cell: cell.repeat - len(kept.get(key, ())) for cell, key in plan.keys.items()}
         todo = {cell: count for cell, count in wanting.items() if count > 0}
-        shared = _Progress()
+        parallel = request.jobs or matrix.run.jobs or default_jobs()
+        work = _Work(project, request, plan, engine, results, listener, cancel, parallel)
         interrupted = False
         if todo:
             _announce(project, plan, todo, engine, listener)
             try:
-                _execute(project, request, plan, todo, engine, gpus, results, shared, listener, cancel)
+                work.do(todo, gpus)
             except KeyboardInterrupt:
                 interrupted = True
         kept = results.many(keys, or_infra=True)
-        cells = tuple(_cell_result(plan, cell, engine, kept, shared) for cell in selection.cells)
+        cells = tuple(_cell_result(plan, cell, engine, kept, work.trouble) for cell in selection.cells)
         results.save_cells(cells)
+    verdicts = zip(selection.cells, cells, strict=True)
+    short = tuple(cell.id for cell, result in verdicts if cell in work.trouble and result.outcome is not Outcome.INFRA)
     info = RunInfo(
         command=request.command,
         started=started.isoformat(timespec="seconds").replace("+00:00", "Z"),
@@ -93,19 +93,18 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         tool_version=__version__,
         engine=engine.name,
         isolation=engine.isolation,
-        attempted=shared.attempted,
+        attempted=work.attempted,
         reused=len(plan.keys) - len(todo),
         facts=host_facts(),
-        extra={"isolation": ISOLATION},
     )
-    return Run(selection, cells, info, interrupted)
+    return Run(selection, cells, info, interrupted, short)
 
 
 def host_facts() -> tuple[tuple[str, str], ...]:
     """Facts of this machine that reports show, by name."""
-    from repromatrix.results.key import hardware_facts
+    from repromatrix.results.key import gpu_facts, hardware_facts
 
-    return tuple(sorted(hardware_facts().items()))
+    return tuple(sorted({**hardware_facts(), **gpu_facts()}.items()))
 
 
 def _announce(project: Project, plan: Plan, todo: Mapping[Cell, int], engine: Engine, listener: Listener) -> None:
@@ -128,143 +127,137 @@ def _announce(project: Project, plan: Plan, todo: Mapping[Cell, int], engine: En
         )
 
 
-def _execute(
-    project: Project,
-    request: Request,
-    plan: Plan,
-    todo: Mapping[Cell, int],
-    engine: Engine,
-    gpus: int,
-    results: Results,
-    shared: _Progress,
-    listener: Listener,
-    cancel: threading.Event,
-) -> None:
-    from repromatrix.engines.choose import default_jobs
+@dataclass(slots=True)
+class _Work:
+    """The jobs of one run, and what they share.
 
-    run = plan.selection.matrix.run
-    parallel = request.jobs or run.jobs or default_jobs()
-    jobs: list[Job] = []
-    for environment in dict.fromkeys(cell.environment for cell in todo):
-        jobs += _environment_jobs(project, request, plan, environment, engine, shared, listener, cancel)
-    total = sum(todo.values())
-    overall = listener.start("run", "attempts", total)
-    for cell, count in todo.items():
-        for turn in range(count):
-            jobs.append(
-                _attempt_job(project, request, plan, cell, turn, engine, results, shared, listener, cancel, parallel)
-            )
-    owners = {job.name: cells for job, cells in _owners(jobs, todo).items()}
+    Attributes:
+        parallel: Attempts at once.
+        prepared: Environments that are ready.
+        trouble: Why a cell's attempt was lost.
+        attempted: Attempts that ended.
+    """
 
-    def done(end: Done) -> None:
-        if end.name.startswith("run "):
-            overall.advance(1)
-        if end.error is not None:
-            for cell in owners.get(end.name, ()):
-                shared.trouble.setdefault(cell, str(end.error))
-            if not isinstance(end.error, ReproError):
-                listener.warn(f"{end.name}: {type(end.error).__name__}: {end.error}")
+    project: Project
+    request: Request
+    plan: Plan
+    engine: Engine
+    results: Results
+    listener: Listener
+    cancel: threading.Event
+    parallel: int
+    prepared: dict[Environment, Prepared] = field(default_factory=dict)
+    trouble: dict[Cell, str] = field(default_factory=dict)
+    attempted: int = 0
+    mutex: threading.Lock = field(default_factory=threading.Lock)
 
-    try:
-        Scheduler({"net": 1, "build": 2, "cpu": parallel, "gpu": gpus}).run(jobs, done, cancel)
-    finally:
-        overall.finish()
+    def do(self, todo: Mapping[Cell, int], gpus: int) -> None:
+        """Attempt each cell of `todo` as often as it says, on `gpus` GPUs."""
+        jobs = [
+            job
+            for environment in dict.fromkeys(cell.environment for cell in todo)
+            for job in self.environment_jobs(environment)
+        ]
+        attempts: dict[str, Cell] = {}
+        for cell, count in todo.items():
+            for turn in range(count):
+                jobs.append(self.attempt_job(cell, turn))
+                attempts[jobs[-1].name] = cell
+        overall = self.listener.start("run", "attempts", len(attempts))
+
+        def done(end: Done) -> None:
+            if end.name in attempts:
+                overall.advance(1)
+                if end.error is not None:  # its own, or that of the environment it needed
+                    self.trouble.setdefault(attempts[end.name], _words(end.error))
+            if end.error is not None and not end.cause and not isinstance(end.error, ReproError):
+                self.listener.warn(f"{end.name}: {type(end.error).__name__}: {end.error}")
+
+        try:
+            Scheduler({"net": 1, "build": 2, "cpu": self.parallel, "gpu": gpus}).run(jobs, done, self.cancel)
+        finally:
+            overall.finish()
+
+    def environment_jobs(self, environment: Environment) -> list[Job]:
+        lock = self.plan.locks[environment]
+
+        def fetch(_: Grant) -> None:
+            if self.engine.known(lock) is None:
+                store, matrix = WheelStore(self.project.store), self.plan.selection.matrix
+                fetch_missing(lock, matrix, store, self.listener, self.cancel, offline=self.request.offline)
+
+        def prepare(_: Grant) -> None:
+            found = self.engine.known(lock) or self.engine.prepare(lock, self.listener, self.cancel)
+            with self.mutex:
+                self.prepared[environment] = found
+
+        return [
+            Job(f"fetch {lock.id}", frozenset(), {"net": 1}, fetch),
+            Job(f"prepare {lock.id}", frozenset({f"fetch {lock.id}"}), {"build": 1}, prepare),
+        ]
+
+    def attempt_job(self, cell: Cell, turn: int) -> Job:
+        def run(grant: Grant) -> None:
+            number, folder = self.results.new_attempt(self.plan.keys[cell])
+            task = self.listener.start("run", f"{cell.id}#{number}")
+            try:
+                note = self.attempt(cell, number, folder, grant.gpus)
+            except BaseException:
+                task.finish("failed")
+                raise
+            task.finish(note)
+
+        tokens = {"cpu": min(self.parallel, cell.repro.cpus or 1), "gpu": gpus_wanted(cell.target)}
+        return Job(f"run {cell.id}#{turn}", frozenset({f"prepare {self.plan.locks[cell.environment].id}"}), tokens, run)
+
+    def attempt(self, cell: Cell, number: int, folder: Path, gpus: tuple[int, ...]) -> str:
+        """Run one attempt and put it on record; returns how it ended."""
+        key, prepared = self.plan.keys[cell], self.prepared[cell.environment]
+        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus)
+        (folder / "command").write_text(self.engine.command(prepared, attempt) + "\n")
+        with streaming(folder) if self.request.single else nullcontext():
+            raw = self.engine.run(prepared, attempt, self.cancel)
+        if self.cancel.is_set() and raw.infra:
+            return "cancelled"
+        graded = grade_attempt(cell, self.plan.selection.matrix.signatures, number, folder, raw, self.project)
+        self.results.add(key, graded, {"cell": cell.id, "engine": self.engine.name, "identity": prepared.identity})
+        with self.mutex:
+            self.attempted += 1
+            if graded.outcome is Outcome.INFRA:
+                self.trouble.setdefault(cell, graded.reason)
+        return f"{graded.outcome.value} {graded.seconds:.1f}s"
 
 
-def _owners(jobs: list[Job], todo: Mapping[Cell, int]) -> dict[Job, tuple[Cell, ...]]:
-    """Cells whose attempt is lost when a job fails: an attempt's own, or all of an environment's."""
-    found = {}
-    for job in jobs:
-        kind, _, rest = job.name.partition(" ")
-        if kind == "run":
-            found[job] = tuple(cell for cell in todo if rest.rpartition("#")[0] == cell.id)
-        else:
-            found[job] = tuple(cell for cell in todo if cell.environment.id == rest)
-    return found
+def fetch_missing(
+    lock: Lock, matrix: Matrix, store: WheelStore, listener: Listener, cancel: threading.Event, *, offline: bool = False
+) -> tuple[Wheel, ...]:
+    """Download what the store lacks of `lock`; returns what that was.
 
+    Raises:
+        InfraError: A wheel cannot be had, or is missing and `offline` forbids to fetch it.
+    """
+    from repromatrix.envs.index import addresses
 
-def _environment_jobs(
-    project: Project,
-    request: Request,
-    plan: Plan,
-    environment: Environment,
-    engine: Engine,
-    shared: _Progress,
-    listener: Listener,
-    cancel: threading.Event,
-) -> list[Job]:
-    from repromatrix.envs.wheels import WheelStore
-
-    lock = plan.locks[environment]
-    store = WheelStore(project.store)
-
-    def fetch(_: Grant) -> None:
-        from repromatrix.envs.index import addresses
-
-        if engine.known(lock) is not None or not (missing := store.missing(lock.wheels)):
-            return
-        if request.offline:
-            raise InfraError(
-                f"{len(missing)} wheels of {lock.id} are not in the store and --offline forbids fetching them",
-                where=str(project.store),
-                hint="run once without --offline, or restore an archive",
-            )
-        store.fetch(missing, addresses(lock, plan.selection.matrix), listener, cancel)
-
-    def prepare(_: Grant) -> None:
-        found = engine.known(lock) or engine.prepare(lock, listener, cancel)
-        with shared.lock:
-            shared.prepared[environment] = found
-
-    return [
-        Job(f"fetch {lock.id}", frozenset(), {"net": 1}, fetch),
-        Job(f"prepare {lock.id}", frozenset({f"fetch {lock.id}"}), {"build": 1}, prepare),
-    ]
-
-
-def _attempt_job(
-    project: Project,
-    request: Request,
-    plan: Plan,
-    cell: Cell,
-    turn: int,
-    engine: Engine,
-    results: Results,
-    shared: _Progress,
-    listener: Listener,
-    cancel: threading.Event,
-    parallel: int,
-) -> Job:
-    key = plan.keys[cell]
-    gpus = gpus_wanted(cell.target)
-
-    def run(grant: Grant) -> None:
-        prepared = shared.prepared[cell.environment]
-        number, folder = results.new_attempt(key)
-        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, grant.gpus)
-        task = listener.start("run", f"{cell.id}#{number}")
-        (folder / "command").write_text(engine.command(prepared, attempt) + "\n")
-        with streaming(folder) if request.single else nullcontext():
-            raw = engine.run(prepared, attempt, cancel)
-        if cancel.is_set():
-            task.finish("cancelled")
-            return
-        graded = grade_attempt(cell, plan.selection.matrix.signatures, number, folder, raw, project)
-        results.add(key, graded, {"cell": cell.id, "engine": engine.name, "identity": prepared.identity})
-        with shared.lock:
-            shared.attempted += 1
-        task.finish(f"{graded.outcome.value} {graded.seconds:.1f}s")
-
-    tokens = {"cpu": min(parallel, cell.repro.cpus or 1), "gpu": gpus}
-    return Job(f"run {cell.id}#{turn}", frozenset({f"prepare {plan.locks[cell.environment].id}"}), tokens, run)
+    missing = store.missing(lock.wheels)
+    if missing and offline:
+        raise InfraError(
+            f"{len(missing)} wheels of {lock.id} are not in the store and --offline forbids fetching them",
+            where=str(store.root),
+            hint="run once without --offline",
+        )
+    if missing:
+        store.fetch(missing, addresses(lock, matrix, cancel), listener, cancel)
+    return missing
 
 
 def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...]) -> Attempt:
     """Put the script and the files it needs into the attempt's folder.
 
     Raises:
-        UserError: A file of the repro has gone.
+        UserError: A file of the repro has gone or was changed since it was read.
     """
+    from repromatrix.spec.repro import content_hash
+
     work = folder / "work"
     work.mkdir(parents=True, exist_ok=True)
     for name in (cell.repro.path.name, *cell.repro.files):
@@ -275,6 +268,10 @@ def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...]) -> A
             shutil.copyfile(source, target)
         except FileNotFoundError:
             raise UserError("the file has gone", where=str(source), hint="restore it, or correct `files`") from None
+    if content_hash(work, cell.repro.path.name, cell.repro.files) != cell.repro.sha256:
+        raise UserError(
+            "the script or a file it needs was changed during the run", where=str(cell.repro.path), hint="run again"
+        )
     arguments = [part for name, value in cell.params for part in (f"--{name}", word(value))]
     return Attempt(
         id=ident,
@@ -297,7 +294,7 @@ def grade_attempt(
     """What one attempt means, from the supervisor's record and the logs in `folder`."""
     from repromatrix.evidence.outcome import GradeContext, grade
 
-    stdout, stderr = (read_log(folder, name) for name in ("stdout", "stderr"))
+    stdout, stderr = (read_log(folder, name, cell.repro.processes) for name in ("stdout", "stderr"))
     found = grade(raw, stdout, stderr, GradeContext.of(cell, tuple(rules)))
     return AttemptResult(
         number=number,
@@ -315,14 +312,17 @@ def grade_attempt(
     )
 
 
-def read_log(folder: Path, name: str) -> str:
+def read_log(folder: Path, name: str, processes: int = 1) -> str:
     """A log's text, those of several ranks one after the other; undecodable bytes become U+FFFD.
 
+    Only files that the supervisor makes are read: a script may have put others, or links to this host's files, there.
+
     Args:
-        name: `stdout` or `stderr`; ranks write `stdout.0`, `stdout.1`...
+        name: `stdout` or `stderr`.
+        processes: Ranks of the attempt; several write `stdout.0`, `stdout.1`...
     """
-    ranks = sorted(folder.glob(f"{name}.[0-9]*"), key=lambda path: int(path.suffix[1:]))
-    paths = [path for path in (folder / name, *ranks) if path.is_file()]
+    names = [name] if processes == 1 else [f"{name}.{rank}" for rank in range(processes)]
+    paths = [folder / each for each in names if (folder / each).is_file() and not (folder / each).is_symlink()]
     return "".join(path.read_bytes().decode("utf-8", "replace") for path in paths)
 
 
@@ -331,7 +331,7 @@ def _cell_result(
     cell: Cell,
     engine: Engine,
     kept: Mapping[str, tuple[AttemptResult, ...]],
-    shared: _Progress,
+    trouble: Mapping[Cell, str],
 ) -> CellResult:
     from repromatrix.results.assemble import assemble
 
@@ -343,9 +343,9 @@ def _cell_result(
     elif cell in plan.infra:
         absent = (Outcome.INFRA, plan.infra[cell])
     else:
-        absent = (Outcome.INFRA, shared.trouble.get(cell, "the run was interrupted before this cell"))
+        absent = (Outcome.INFRA, trouble.get(cell, "the run was interrupted before this cell"))
     ran = engine.name if key else ""
-    return assemble(
+    result = assemble(
         cell,
         key,
         kept.get(key, ()),
@@ -355,6 +355,10 @@ def _cell_result(
         lock=lock if ran else None,
         command=again(cell),
     )
+    if cell not in trouble or result.outcome is Outcome.INFRA:
+        return result
+    short = f"{len(result.attempts)} of {cell.repeat} attempts have a verdict, the others: {trouble[cell]}"
+    return replace(result, reason="; ".join(filter(None, (result.reason, short))))
 
 
 def again(cell: Cell) -> str:
@@ -362,3 +366,7 @@ def again(cell: Cell) -> str:
     params = [part for name, value in cell.params for part in ("--param", f"{name}={word(value)}")]
     place = ["--env", cell.environment.id, "--target", cell.target]
     return shlex.join(["uv", "run", "invoke", "run", cell.repro.name, *place, *params])
+
+
+def _words(error: BaseException) -> str:
+    return error.line if isinstance(error, ReproError) else f"{type(error).__name__}: {error}"

@@ -11,37 +11,35 @@ from repromatrix import __version__
 from repromatrix.engines.attempt import read_raw
 from repromatrix.engines.base import ISOLATION
 from repromatrix.flow import grade_attempt, host_facts
-from repromatrix.plan import Request, read
+from repromatrix.plan import Request, choose, read
 from repromatrix.project import Project
+from repromatrix.results.assemble import with_attempts
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
-from repromatrix.spec.model import Cell, Repro, SignatureRule
+from repromatrix.spec.model import Cell, Matrix, Outcome, Repro, SignatureRule
 
 EVERYTHING = Request(env="*")
 
 
-def known_cells(project: Project) -> tuple[tuple[Repro, ...], tuple[CellResult, ...]]:
-    """The repros, and the last result of every cell that the files still describe with the script as it is now.
+def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> tuple[CellResult, ...]:
+    """The last result of every cell that `matrix` and `repros` describe, with the script as it is in them.
 
     Raises:
-        InputErrors: The files are wrong.
         InfraError: The results cannot be read.
     """
-    selection = read(project, EVERYTHING)
+    selection = choose(matrix, repros, EVERYTHING, matrix.run.engine)
     place = {cell.id: (number, cell.repro.sha256) for number, cell in enumerate(selection.cells)}
     with Results(project.state) as results:
         kept = results.latest_cells()
     current = [cell for cell in kept if cell.id in place and cell.script in ("", place[cell.id][1])]
-    return selection.repros, tuple(sorted(current, key=lambda cell: (place[cell.id][0], cell.engine)))
+    return tuple(sorted(current, key=lambda cell: (place[cell.id][0], cell.engine)))
 
 
 def report_info(command: str, cells: tuple[CellResult, ...]) -> RunInfo:
     """The run that a report without a run speaks of."""
     now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
     engines = ", ".join(sorted({cell.engine for cell in cells if cell.engine}))
-    return RunInfo(
-        command, now, 0.0, __version__, engines, "", 0, len(cells), host_facts(), extra={"isolation": ISOLATION}
-    )
+    return RunInfo(command, now, 0.0, __version__, engines, ISOLATION.get(engines, ""), 0, len(cells), host_facts())
 
 
 def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
@@ -66,16 +64,21 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
             rules = selection.matrix.signatures
             graded = tuple(_again(project, cell, rules, attempt) for attempt in kept.attempts)
             total += len(graded)
+            if graded == kept.attempts:
+                continue
             for before, after in zip(kept.attempts, graded, strict=True):
                 if before != after:
                     results.amend(kept.key, after)
                     changes.append(
                         {"cell": kept.id, "attempt": after.number, "before": _words(before), "after": _words(after)}
                     )
+            results.save_cells([with_attempts(kept, cell.expect, graded)])
     return changes, total
 
 
 def _again(project: Project, cell: Cell, rules: Sequence[SignatureRule], attempt: AttemptResult) -> AttemptResult:
+    if attempt.outcome is Outcome.INFRA:
+        return attempt  # that there was no verdict is the engine's word; a script can write a result.json
     folder = project.root / attempt.evidence
     if not (folder / "result.json").is_file():
         return attempt  # its evidence was deleted: what was found then stands

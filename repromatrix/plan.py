@@ -11,7 +11,7 @@ from repromatrix.envs.model import Impossible, Lock, Wheel
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.project import Project
-from repromatrix.spec.model import Cell, Environment, Excluded, Matrix, Repro, Scalar
+from repromatrix.spec.model import Cell, Environment, Excluded, Matrix, Repro, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +75,16 @@ def load(project: Project) -> tuple[Matrix, tuple[Repro, ...]]:
 
     Raises:
         InputErrors: With every mistake of the file, or of all scripts.
+        UserError: A signature rule is wrong: told here, and not when the first attempt is graded.
     """
+    from repromatrix.evidence.rules import pattern
     from repromatrix.spec.matrix import load_matrix
     from repromatrix.spec.repro import load_repros
 
-    return load_matrix(project.matrix_toml), load_repros(project.repros)
+    matrix = load_matrix(project.matrix_toml)
+    for rule in matrix.signatures:
+        pattern(rule)
+    return matrix, load_repros(project.repros)
 
 
 def read(project: Project, request: Request) -> Selection:
@@ -135,11 +140,6 @@ def _with_params(cells: tuple[Cell, ...], request: Request) -> tuple[Cell, ...]:
     return found
 
 
-def word(value: Scalar) -> str:
-    """A parameter's value as a script receives it on its command line."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def gpus_wanted(target: str) -> int:
     """GPUs a target needs: `gpu` 1, `gpu:2` 2, all others 0."""
     kind, _, count = target.partition(":")
@@ -178,7 +178,7 @@ def make(
     """
     from repromatrix.envs.lock import lock_all
     from repromatrix.envs.wheels import WheelStore
-    from repromatrix.results.key import hardware_facts, result_key
+    from repromatrix.results.key import gpu_facts, hardware_facts, result_key
 
     barred = bars(selection.cells, gpus)
     infra: dict[Cell, str] = {}
@@ -187,6 +187,7 @@ def make(
     locks: dict[Environment, Lock] = {}
     bases: dict[str, str | InfraError] = {}
     hardware = hardware_facts()
+    with_gpus = {**hardware, **gpu_facts()}
     keys: dict[Cell, str] = {}
     for cell in selection.cells:
         if cell in barred:
@@ -196,17 +197,18 @@ def make(
             barred[cell] = state.reason
             continue
         if isinstance(state, InfraError):
-            infra[cell] = str(state)
+            infra[cell] = state.line
             continue
         python = cell.environment.python
         if python not in bases:
             bases[python] = _basis(engine, python, listener)
         base = bases[python]
         if isinstance(base, InfraError):
-            infra[cell] = str(base)
+            infra[cell] = base.line
             continue
         locks[cell.environment] = state
-        keys[cell] = result_key(cell, state.hash, engine.name, base, hardware)
+        facts = with_gpus if gpus_wanted(cell.target) else hardware
+        keys[cell] = result_key(cell, state.hash, engine.name, base, facts)
     known = {python: base for python, base in bases.items() if isinstance(base, str)}
     store = WheelStore(project.store)
     wheels = {wheel.sha256: wheel for lock in locks.values() for wheel in lock.wheels}

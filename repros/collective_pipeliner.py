@@ -16,6 +16,7 @@
 # when        = 'model == "tp_mlp"'
 # outcome     = "error"
 # exit_status = 1
+# signature   = "*unchanged*"
 # [[expect]]                                       # the control: a loop that it does pipeline, so the pass is not gone
 # outcome = "ok"
 # ///

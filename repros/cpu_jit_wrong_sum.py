@@ -10,6 +10,7 @@
 # when        = "jax == 0.10.2"
 # outcome     = "error"
 # exit_status = 1
+# signature   = "*wrong result*"
 # [[expect]]
 # outcome = "ok"
 # ///

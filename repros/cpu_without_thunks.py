@@ -10,6 +10,7 @@
 # when        = "jax >= 0.7.0"
 # outcome     = "error"
 # exit_status = 1
+# signature   = "*has no thunks*"
 # [[expect]]
 # outcome = "ok"
 # ///

@@ -11,6 +11,7 @@
 # when        = 'jax == 0.11.1 and op == "psum_scatter"'
 # outcome     = "error"
 # exit_status = 1
+# signature   = "*ReduceScatter failed*"
 # [[expect]]
 # outcome = "ok"
 # ///
@@ -65,13 +66,20 @@ def rank(op, index, port):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--op", default=os.environ.get("REPRO_OP", "psum_scatter"), choices=["psum_scatter", "all_gather"])
+    parser.add_argument(
+        "--op", default=os.environ.get("REPRO_OP", "psum_scatter"), choices=["psum_scatter", "all_gather"]
+    )
     parser.add_argument("--rank", type=int)
     parser.add_argument("--port", type=int)
     args = parser.parse_args()
     if args.rank is not None:
         rank(args.op, args.rank, args.port)
         return
+    try:
+        socket.gethostbyname(socket.gethostname())
+    except OSError as error:  # a container without a network may not know its own name
+        print(f"gloo looks up the name of its host, and {socket.gethostname()} has no address: {error}")
+        sys.exit(125)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -12,13 +12,15 @@
 # when    = 'flag == "noop_change" and jax >= 0.6.1 and jax < 0.7.1'
 # outcome = "ok"
 # [[expect]]
-# when    = 'flag == "noop_change"'
-# outcome = "crash"
-# signal  = "SIGABRT"
+# when      = 'flag == "noop_change"'
+# outcome   = "crash"
+# signal    = "SIGABRT"
+# signature = "*reported that it changed the HLO*"
 # [[expect]]
-# when    = 'flag == "silent_hlo_change" and jax >= 0.6.1 and jax < 0.7.1'
-# outcome = "crash"
-# signal  = "SIGABRT"
+# when      = 'flag == "silent_hlo_change" and jax >= 0.6.1 and jax < 0.7.1'
+# outcome   = "crash"
+# signal    = "SIGABRT"
+# signature = "*reported that it did not change the HLO*"
 # [[expect]]
 # outcome = "ok"
 # ///

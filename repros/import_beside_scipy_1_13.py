@@ -8,6 +8,7 @@
 # [[expect]]
 # outcome     = "error"
 # exit_status = 1
+# signature   = "*has no attribute 'tril'*"
 # ///
 """The fault is a dependency's: scipy 1.13 removed a name that jax 0.4.23 imports. See `import_beside_scipy_1_12.py`."""
 

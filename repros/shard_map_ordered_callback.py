@@ -7,9 +7,10 @@
 # env     = { XLA_FLAGS = "--xla_force_host_platform_device_count=4" }
 # witness = { output = ["both programs ran"] }
 # [[expect]]
-# when    = "jax < 0.5"
-# outcome = "crash"
-# signal  = "SIGABRT"                              # Check failed in sharding_propagation.cc; the line drifts by version
+# when      = "jax < 0.5"
+# outcome   = "crash"
+# signal    = "SIGABRT"
+# signature = "check sharding_propagation.cc*"      # its line drifts by version
 # [[expect]]
 # outcome = "ok"
 # ///

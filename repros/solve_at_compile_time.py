@@ -9,6 +9,7 @@
 # when        = "jax >= 0.4.36"
 # outcome     = "error"
 # exit_status = 1
+# signature   = "*UnexpectedTracerError*"
 # [[expect]]
 # outcome = "ok"
 # ///

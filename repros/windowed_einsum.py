@@ -12,6 +12,7 @@
 # when        = "jax == 0.10.2 and per_dev > 1024"
 # outcome     = "error"
 # exit_status = 1
+# signature   = "FAILED_PRECONDITION *async_computation expected to contain only the root*"
 # [[expect]]
 # outcome = "ok"
 # ///

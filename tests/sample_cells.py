@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from repromatrix.results.model import AttemptResult, CellResult, RunInfo, Signature
+from repromatrix.engines.base import ISOLATION
+from repromatrix.evidence.model import Signature
+from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.spec.model import Expect, Outcome, Repro
 
 TOLD = "reported that it changed the HLO but the hash of HLO was not updated."
@@ -80,7 +82,7 @@ RUN = RunInfo(
     seconds=31.2,
     tool_version="0.1.0",
     engine="venv",
-    isolation="Own process group and scratch folder only: the host's files, network and libraries are in reach.",
+    isolation=ISOLATION["venv"],
     attempted=22,
     reused=0,
     facts=(("cpu", "Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"), ("cpus", "2"), ("kernel", "6.1.0")),

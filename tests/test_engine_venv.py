@@ -218,7 +218,7 @@ def test_kill_9_of_the_tool_ends_everything(
     tool.kill()
     tool.wait()
     wait_for(lambda: not alive(supervisor) and not alive(daemon))
-    assert read_raw(one.folder).infra == CANCELLED
+    assert read_raw(one.folder).infra == "the supervisor was stopped from outside (the tool has ended)"
 
 
 def test_reap_ends_only_what_dead_owners_left(
@@ -284,7 +284,7 @@ def test_result_as_written(tmp_path: Path) -> None:
         (json.dumps({key: value for key, value in GOOD.items() if key != "signal"}), "incomplete: KeyError('signal')"),
         (json.dumps(GOOD | {"exit_status": "0"}), "incomplete: TypeError"),
         (json.dumps(GOOD | {"exit_status": None}), "could not be killed"),
-        (json.dumps(GOOD | {"cancelled": "SIGTERM"}), CANCELLED),
+        (json.dumps(GOOD | {"cancelled": "SIGTERM"}), "stopped from outside (SIGTERM)"),
         (json.dumps(GOOD | {"disk_full": True}), "the disk was full"),
     ],
 )

@@ -26,13 +26,11 @@ from repromatrix.envs.index import (
     Unsatisfiable,
     addresses,
     compile_requirements,
-    redact,
     release_time,
     trouble_of,
-    uv_environment,
 )
 from repromatrix.envs.model import Lock, Wheel
-from repromatrix.envs.network import with_credentials
+from repromatrix.envs.network import redact, uv_environment, with_credentials
 from repromatrix.errors import InfraError
 from repromatrix.spec.model import Environment, Matrix
 from tests.fake_index import make_wheel, serve

@@ -14,10 +14,10 @@ import pytest
 import uv
 
 from repromatrix.envs.index import PLATFORM, File, Package, addresses, parse_pylock
-from repromatrix.envs.lock import Drift, check, lock_all, read_lock, resolve, write_lock
-from repromatrix.envs.lockfile import read_impossible, render_lock, supported_tags
+from repromatrix.envs.lock import Drift, check, lock_all
+from repromatrix.envs.lockfile import read_impossible, read_lock, render_lock, supported_tags, write_lock
 from repromatrix.envs.model import Impossible, Lock, Wheel
-from repromatrix.envs.resolve import best_wheel, request_of
+from repromatrix.envs.resolve import best_wheel, request_of, resolve
 from repromatrix.errors import InfraError, InputErrors, UserError
 from repromatrix.events import Silent
 from repromatrix.project import Project

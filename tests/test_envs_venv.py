@@ -13,9 +13,10 @@ import pytest
 from uv import find_uv_bin
 
 from repromatrix.envs import interpreter as interpreters
+from repromatrix.envs.interpreter import NoInterpreter, find_python
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.network import uv_environment
-from repromatrix.envs.venv import NoInterpreter, find_python, known, materialise
+from repromatrix.envs.venv import known, materialise
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError
 from repromatrix.events import Silent

@@ -310,3 +310,22 @@ def test_a_blow_in_the_middle_loses_nothing_and_leaves_nothing(checkout: Checkou
     assert code == 0
     assert len(found[0]["attempts"]) == 1
     assert found[0]["attempts"][0]["number"] == 1
+
+
+def test_a_script_that_changes_during_the_run_is_not_run_as_what_it_was(checkout: Checkout) -> None:
+    path = checkout.repro("changes", "import pathlib\npathlib.Path(HERE).write_text('print(1)')\nprint('first')")
+    path.write_text(path.read_text().replace("HERE", repr(str(path))))
+    code, found = cells(checkout, "--jobs", "1")
+    assert code == 3
+    assert [cell["outcome"] for cell in found] == ["ok", "infra", "infra"]
+    assert "was changed during the run" in found[1]["reason"]
+
+
+def test_a_wrong_signature_rule_is_told_before_anything_runs(checkout: Checkout) -> None:
+    checkout.repro("breaks", FAILS_IN_1_1)
+    path = checkout.root / "matrix.toml"
+    path.write_text(path.read_text() + '\n[[signature]]\nmatch = "/(/"\ntitle = "x"\n')
+    said = checkout.invoke("matrix")
+    assert said.code == 2
+    assert "matrix.toml: [[signature]] match = '/(/'" in said.err
+    assert not (checkout.root / ".repromatrix").exists()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from repromatrix.engines.base import Raw
 from repromatrix.evidence.frames import stack_frames
-from repromatrix.evidence.outcome import Grade, GradeContext, grade, read_metrics, regrade
-from repromatrix.results.model import AttemptResult, Signature
+from repromatrix.evidence.model import Signature
+from repromatrix.evidence.outcome import Grade, GradeContext, grade, read_metrics
 from repromatrix.spec.model import Cell, Environment, Outcome, Repro, SignatureRule, Witness
 
 DATA = Path(__file__).parent / "data" / "evidence"
@@ -272,7 +272,7 @@ def test_plain_statuses_have_no_reason() -> None:
     assert grade(Raw(signal="SIGSEGV"), "done", "", GradeContext()).outcome is Outcome.CRASH
 
 
-# ---- metrics, rules, regrade -----------------------------------------------------------------------------------------
+# ---- metrics, rules -------------------------------------------------------------------------------------------------
 
 
 def test_metrics() -> None:
@@ -295,20 +295,6 @@ def test_the_projects_rules_name_a_failure() -> None:
     stdout, stderr = logs("r30554@0.7.1")
     found = grade(Raw(exit_status=1), stdout, stderr, context)
     assert found.signature == Signature("without thunks.", (), 1)
-
-
-def test_regrade_gives_todays_verdict_and_keeps_what_was_measured() -> None:
-    stdout, stderr = logs("r30554@0.7.1")
-    old = AttemptResult(2, Outcome.CRASH, None, "SIGABRT", None, "old", 1.5, "t", "e", peak_memory=7, notes=("gone",))
-    raw = Raw(exit_status=1, notes=("left 3 processes behind",))
-    new = regrade(old, raw, stdout + "REPRO_METRIC m=x\n", stderr, GradeContext())
-    assert (new.outcome, new.exit_status, new.signal, new.reason) == (Outcome.ERROR, 1, None, "")
-    assert new.signature is not None
-    assert new.signature.title == "xla-status INTERNAL: CpuExecutable has no thunks."
-    assert (new.number, new.seconds, new.started, new.evidence, new.peak_memory) == (2, 1.5, "t", "e", 7)
-    assert new.notes[0] == "left 3 processes behind"
-    assert "REPRO_METRIC m=x" in new.notes[1]
-    assert regrade(new, raw, stdout + "REPRO_METRIC m=x\n", stderr, GradeContext()) == new
 
 
 RAWS = st.builds(

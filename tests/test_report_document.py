@@ -55,12 +55,6 @@ def test_every_cell_survives_the_document() -> None:
         assert cell_from(json.loads(json.dumps(cell_object(cell)))) == cell
 
 
-def test_extra_words_of_a_run_do_not_hide_the_known_ones() -> None:
-    run = replace(RUN, extra={"engine": "other", "bisect": [1]})
-    assert document((), run)["run"]["engine"] == "venv"
-    assert document((), run)["run"]["bisect"] == [1]
-
-
 def test_write_is_whole_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "out.json"
     odd = replace(

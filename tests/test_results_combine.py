@@ -1,7 +1,8 @@
 import pytest
 
+from repromatrix.evidence.model import Signature
 from repromatrix.results.combine import combine, tally
-from repromatrix.results.model import AttemptResult, Signature
+from repromatrix.results.model import AttemptResult
 from repromatrix.spec.model import Outcome
 
 

@@ -1,7 +1,7 @@
 import pytest
 
+from repromatrix.evidence.model import Signature
 from repromatrix.results.judge import claim, judge
-from repromatrix.results.model import Signature
 from repromatrix.spec.model import Expect, Outcome
 
 NOOP = Signature(

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from repromatrix.results.key import cpu_facts, hardware_facts, memory_fact, result_key
+from repromatrix.results.key import cpu_facts, gpu_facts, hardware_facts, memory_fact, result_key
 from repromatrix.spec.model import Cell, Environment, Repro
 
 ENVIRONMENT = Environment((("jax", "0.6.0"), ("cuda", "none"), ("python", "3.11"), ("nccl", "locked")))
@@ -76,3 +76,18 @@ def test_facts_of_this_machine() -> None:
     assert list(facts) == ["cpu", "isa", "cpus", "memory", "kernel"]
     assert int(facts["cpus"]) >= 1
     assert all(facts.values())
+
+
+def test_gpus_as_the_kernel_module_tells(tmp_path: Path) -> None:
+    assert gpu_facts(tmp_path) == {}
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build  (nixbld@)  \n"
+    )
+    for place in ("0000:00:06.0", "0000:00:07.0"):
+        (tmp_path / "gpus" / place).mkdir(parents=True)
+        (tmp_path / "gpus" / place / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 41\n")
+    assert gpu_facts(tmp_path) == {"gpus": "NVIDIA H200, NVIDIA H200", "driver": "580.159.04"}
+    (tmp_path / "version").write_text(
+        "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15\n"
+    )
+    assert gpu_facts(tmp_path)["driver"] == "535.104.05"

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from repromatrix.errors import InfraError, UserError
-from repromatrix.results.model import CellResult
+from repromatrix.results.codec import attempt_from
+from repromatrix.results.model import AttemptResult, CellResult
 from repromatrix.results.store import MIGRATIONS, Results
 from repromatrix.spec.model import Outcome
 from tests.sample_cells import ATTEMPT
@@ -49,6 +50,18 @@ CELL = CellResult(
 )
 
 
+def attempts(results: Results) -> tuple[AttemptResult, ...]:
+    """The attempts that answer for KEY."""
+    return results.many([KEY]).get(KEY, ())
+
+
+def on_record(results: Results) -> tuple[AttemptResult, ...]:
+    """Every finished attempt under KEY, also those that no longer answer."""
+    with sqlite3.connect(results.folder(KEY, 1).parents[3] / "results.db") as db:
+        rows = db.execute("SELECT body FROM attempts WHERE key = ? AND body IS NOT NULL ORDER BY number", (KEY,))
+        return tuple(attempt_from(json.loads(body)) for (body,) in rows)
+
+
 def script(code: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -66,11 +79,11 @@ def test_attempts_come_back_as_they_were(tmp_path: Path) -> None:
         assert number == 1
         assert folder == tmp_path / "state" / "evidence" / "ab" / KEY / "1"
         assert list(folder.iterdir()) == []
-        assert results.attempts(KEY) == ()
+        assert attempts(results) == ()
         results.add(KEY, ATTEMPT, {"cell": "demo"})
-        assert results.attempts(KEY) == (ATTEMPT,)
+        assert attempts(results) == (ATTEMPT,)
     with Results(tmp_path / "state") as results:
-        assert results.attempts(KEY) == (ATTEMPT,)
+        assert attempts(results) == (ATTEMPT,)
         assert results.new_attempt(KEY)[0] == 2
 
 
@@ -79,17 +92,17 @@ def test_evidence_is_never_overwritten(tmp_path: Path) -> None:
         results.add(KEY, ATTEMPT, {})
         with pytest.raises(ValueError, match="on record already"):
             results.add(KEY, replace(ATTEMPT, outcome=Outcome.OK), {})
-        assert results.attempts(KEY) == (ATTEMPT,)
+        assert attempts(results) == (ATTEMPT,)
 
 
 def test_infra_is_kept_and_answers_nothing(tmp_path: Path) -> None:
     infra = replace(ATTEMPT, outcome=Outcome.INFRA)
     with Results(tmp_path) as results:
         results.add(KEY, infra, {})
-        assert results.attempts(KEY) == ()
+        assert attempts(results) == ()
         assert results.many([KEY]) == {}
         assert results.many([KEY], or_infra=True) == {KEY: (infra,)}
-        assert results.history(KEY) == (infra,)
+        assert on_record(results) == (infra,)
         assert results.new_attempt(KEY)[0] == 2
         better = replace(ATTEMPT, number=2)
         results.add(KEY, better, {})
@@ -100,7 +113,7 @@ def test_amend_changes_the_meaning_of_an_attempt_on_record(tmp_path: Path) -> No
     with Results(tmp_path) as results:
         results.add(KEY, replace(ATTEMPT, outcome=Outcome.INFRA), {})
         results.amend(KEY, ATTEMPT)
-        assert results.attempts(KEY) == (ATTEMPT,)
+        assert attempts(results) == (ATTEMPT,)
         with pytest.raises(ValueError, match="not on record"):
             results.amend(KEY, replace(ATTEMPT, number=2))
 
@@ -112,12 +125,12 @@ def test_forget_supersedes_and_keeps(tmp_path: Path) -> None:
         results.add(KEY, ATTEMPT, {})
         assert results.forget([KEY, "other"]) == 1
         assert results.forget([KEY]) == 0
-        assert results.attempts(KEY) == ()
-        assert results.history(KEY) == (ATTEMPT,)
+        assert attempts(results) == ()
+        assert on_record(results) == (ATTEMPT,)
         assert (folder / "stderr").read_text() == "evidence"
         assert results.new_attempt(KEY)[0] == 2
         results.add(KEY, replace(ATTEMPT, number=2), {})
-        assert [attempt.number for attempt in results.attempts(KEY)] == [2]
+        assert [attempt.number for attempt in attempts(results)] == [2]
 
 
 def test_many_keys_in_one_query(tmp_path: Path) -> None:
@@ -145,8 +158,8 @@ def _body(results: Results) -> str:
 def test_cells_by_id_and_engine(tmp_path: Path) -> None:
     docker = replace(CELL, engine="docker", outcome=Outcome.OK)
     with Results(tmp_path) as results:
-        results.save_cell(CELL)
-        results.save_cell(docker)
+        results.save_cells([CELL])
+        results.save_cells([docker])
         assert results.latest_cells() == (docker, CELL)
         newer = replace(CELL, key="cd" * 32, outcome=Outcome.OK, as_expected=False)
         results.save_cells([newer, docker])
@@ -157,9 +170,9 @@ def test_cells_by_id_and_engine(tmp_path: Path) -> None:
 def test_a_cell_never_run_gives_way_to_one_that_was(tmp_path: Path) -> None:
     skipped = replace(CELL, engine="", key="", outcome=Outcome.SKIP, attempts=(), as_expected=None)
     with Results(tmp_path) as results:
-        results.save_cell(skipped)
+        results.save_cells([skipped])
         assert results.latest_cells() == (skipped,)
-        results.save_cell(CELL)
+        results.save_cells([CELL])
         assert results.latest_cells() == (CELL,)
 
 
@@ -237,7 +250,7 @@ with Results(Path(sys.argv[1])) as results:
         reported += map(int, [first, *output.split()])
     with Results(tmp_path) as results:
         results.recover()
-        known = {attempt.number: attempt for attempt in results.attempts(KEY)}
+        known = {attempt.number: attempt for attempt in attempts(results)}
         assert set(reported) <= set(known)
         assert len(reported) == len(set(reported)) >= 12
         assert len(known) <= len(reported) + 12  # at most one per kill was on disk and not yet reported
@@ -273,7 +286,7 @@ with Results(Path(sys.argv[1])) as results:
         assert process.communicate(timeout=60)[1] == ""
         assert process.returncode == 0
     with Results(tmp_path) as results:
-        assert [attempt.number for attempt in results.attempts(KEY)] == list(range(1, 41))
+        assert [attempt.number for attempt in attempts(results)] == list(range(1, 41))
 
 
 def test_threads_share_one_object(tmp_path: Path) -> None:
@@ -288,7 +301,7 @@ def test_threads_share_one_object(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-        assert len(results.attempts(KEY)) == 40
+        assert len(attempts(results)) == 40
 
 
 def test_one_writer_and_its_death_frees_the_lock(tmp_path: Path) -> None:
@@ -341,7 +354,7 @@ def test_a_damaged_database_says_how_to_keep_the_evidence(tmp_path: Path) -> Non
     command = caught.value.hint.splitlines()[0].removeprefix("move it away: ")
     subprocess.run(["sh", "-c", command], check=True)
     with Results(tmp_path) as results:
-        assert results.attempts(KEY) == ()
+        assert attempts(results) == ()
     assert (tmp_path / "results.db.damaged").exists()
 
 
@@ -354,7 +367,7 @@ def test_a_torn_page_is_told_too(tmp_path: Path) -> None:
     raw[8192:] = b"\xff" * (len(raw) - 8192)
     path.write_bytes(raw)
     with Results(tmp_path) as results, pytest.raises(InfraError, match="damaged"):
-        results.attempts(KEY)
+        attempts(results)
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from repromatrix.errors import UserError
 from repromatrix.evidence.failure import failures
 from repromatrix.evidence.frames import fault_frames, function, significant, stack_frames
+from repromatrix.evidence.model import Signature
 from repromatrix.evidence.rules import apply_rules, pattern
-from repromatrix.evidence.signature import sign, sign_file
+from repromatrix.evidence.signature import sign
 from repromatrix.evidence.text import TITLE, condense, normalise, shorten
-from repromatrix.results.model import Signature
 from repromatrix.spec.model import Outcome, SignatureRule
 
 DATA = Path(__file__).parent / "data" / "evidence"
@@ -527,7 +527,7 @@ def test_a_failure_anywhere_in_a_large_log_is_found(tmp_path: Path) -> None:
     for before, after in ((0, 100_000), (50_000, 50_000), (100_000, 0)):
         log = tmp_path / "stderr"
         log.write_bytes(filler * before + fatal + filler * after)
-        signature = sign_file(log, Outcome.CRASH, "SIGABRT")
+        signature = sign(Outcome.CRASH, "SIGABRT", log.read_text())
         assert signature == Signature("absl-fatal bar.cc: in the midst", (), 1)
     assert len(condense(io.BytesIO(filler * 100_000))) < 1_300_000
 

@@ -455,4 +455,4 @@ def test_nothing_to_select_from() -> None:
 def test_a_cell_without_parameters_is_one() -> None:
     (cell,) = expand(matrix(SMALL), [replace(repro(), targets=("cpu",))]).cells
     assert cell.params == ()
-    assert cell.column == "cpu"
+    assert cell.id == f"{cell.repro.name}@{cell.environment.id}@cpu"

@@ -108,11 +108,12 @@ def read_raw(folder: Path, attempt_id: str = "") -> Raw:
 
     Args:
         folder: Of the attempt.
-        attempt_id: Id that the result must carry; empty = not compared.
+        attempt_id: Id that the result must carry, just after the attempt. Empty = evidence that was kept: no id is
+            compared, and how full the disk is now says nothing.
     """
     path = folder / "result.json"
     try:
-        result = json.loads(path.read_bytes())
+        result = json.loads(_own_bytes(path))
     except FileNotFoundError:
         return Raw(infra="the supervisor ended without a verdict (no result.json)")
     except (OSError, ValueError) as error:
@@ -122,12 +123,19 @@ def read_raw(folder: Path, attempt_id: str = "") -> Raw:
     if attempt_id and result.get("id") != attempt_id:
         return Raw(infra=f"result.json belongs to another attempt ({result.get('id')})")
     try:
-        return _raw(folder, result)
+        return _raw(result, full=bool(attempt_id) and shutil.disk_usage(folder).free < _FULL)
     except (KeyError, TypeError, ValueError) as error:
         return Raw(infra=f"result.json is incomplete: {error!r}")
 
 
-def _raw(folder: Path, result: dict[str, object]) -> Raw:
+def _own_bytes(path: Path) -> bytes:
+    """Content of a file that lies at `path` itself: a script may have put a link to a file of the host there."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read()
+
+
+def _raw(result: dict[str, object], *, full: bool) -> Raw:
     notes = _get(result, "notes", list)
     raw = Raw(
         exit_status=_optional(result, "exit_status", int),
@@ -145,10 +153,9 @@ def _raw(folder: Path, result: dict[str, object]) -> Raw:
     )
     if raw.infra:
         return raw
-    if _get(result, "cancelled", str):
-        return replace(raw, infra=CANCELLED)
-    full = _get(result, "disk_full", bool) or shutil.disk_usage(folder).free < _FULL
-    if full and raw.exit_status != 0:
+    if by := _get(result, "cancelled", str):
+        return replace(raw, infra=f"the supervisor was stopped from outside ({by})")
+    if (full or _get(result, "disk_full", bool)) and raw.exit_status != 0:
         return replace(raw, infra="the disk was full while the script ran, which may be why it failed")
     if raw.exit_status is None and raw.signal is None and not raw.timed_out:
         return replace(raw, infra="the script's processes did not end and could not be killed")

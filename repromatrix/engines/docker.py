@@ -159,7 +159,7 @@ class DockerEngine(Engine):
         """An attempt that never started; raises where the whole daemon is gone."""
         if not self._answers():
             raise error
-        return Raw(infra=str(error))
+        return Raw(infra=error.line)
 
     def _answers(self) -> bool:
         try:
@@ -227,6 +227,8 @@ class DockerEngine(Engine):
             name=container,
             user=options.user,
             working_dir=INSIDE,
+            # Without a network nothing resolves the container's own name, and gloo asks for it (jax-ml/jax#40831).
+            hostname="localhost",
             environment={},
             host_config=host,
             stop_timeout=int(GRACE) + 5,
@@ -303,18 +305,17 @@ class DockerEngine(Engine):
     def _verdict(self, daemon: Daemon, container: str, attempt: Attempt, why: str) -> Raw:
         if why == CANCELLED:
             return Raw(infra=CANCELLED)
-        raw = read_raw(attempt.folder, attempt.id)
         with daemon_errors(self._host, "inspect the container"):
             state = daemon.api.inspect_container(container)["State"]
-        if not (attempt.folder / "result.json").exists():
-            if state.get("OOMKilled") and attempt.memory is not None:
-                # The kernel chose the supervisor; which process of the tree it takes is its own affair.
-                return Raw(signal="SIGKILL", oom_kills=1, notes=("the memory limit ended the supervisor too",))
-            said = state.get("Error") or f"status {state.get('ExitCode')}"
-            return replace(raw, infra=f"{why or raw.infra}; the engine says: {said}")
-        if why and not raw.infra:
-            return replace(raw, notes=(*raw.notes, why))
-        return raw
+        # The supervisor ends with 0 once it has written its verdict. Where something ended it, whatever lies at
+        # result.json is the script's own work.
+        if state.get("ExitCode") == 0:
+            return read_raw(attempt.folder, attempt.id)
+        if state.get("OOMKilled") and attempt.memory is not None:
+            # The kernel chose the supervisor; which process of the tree it takes is its own affair.
+            return Raw(signal="SIGKILL", oom_kills=1, notes=("the memory limit ended the supervisor too",))
+        said = state.get("Error") or f"status {state.get('ExitCode')}"
+        return Raw(infra=f"{why or 'the supervisor ended without a verdict'}; the engine says: {said}")
 
     def _remove(self, daemon: Daemon, container: str) -> list[str]:
         """Remove the container whatever its state; says what went wrong."""
@@ -335,7 +336,15 @@ class DockerEngine(Engine):
 
     def command(self, prepared: Prepared, attempt: Attempt) -> str:
         options = self._options(frozenset(self._refused))
-        words = ["docker", "run", "--rm", *(["--init"] * options.init), "--network=none", "--cap-drop=ALL"]
+        words = [
+            "docker",
+            "run",
+            "--rm",
+            *(["--init"] * options.init),
+            "--network=none",
+            "--hostname=localhost",
+            "--cap-drop=ALL",
+        ]
         words += [f"--security-opt={option}" for option in options.security]
         words += [f"--pids-limit={PIDS}", f"--shm-size={SHM}"]
         words += [f"--ulimit={name}={value}" for name, value in options.ulimits.items()]

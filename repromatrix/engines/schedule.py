@@ -1,4 +1,4 @@
-"""Jobs with dependencies and token demands, run on threads in the order of their priority.
+"""Jobs with dependencies and token demands, run on threads in the order given.
 
 A token stands for a share of something limited: a CPU, a GPU, the network, a build. One job that fails stops only those
 that need it. The first job in line that does not fit reserves its tokens, so a job that wants the whole host starts as
@@ -33,15 +33,13 @@ class Job:
         name: Unique within a run.
         needs: Names of the jobs that must have succeeded before.
         tokens: Demand per token; absent = 0.
-        run: The work; what it returns or raises ends up in `Done`.
-        priority: Lower goes first; equal ones in the order given.
+        run: The work; what it raises ends up in `Done`.
     """
 
     name: str
     needs: frozenset[str]
     tokens: Mapping[str, int]
     run: Callable[[Grant], object]
-    priority: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +47,11 @@ class Done:
     """How a job ended.
 
     Attributes:
-        value: What it returned; None if it failed or never ran.
         error: What it raised, or None. For a job that never ran, the error of the job it needed.
         cause: Name of the failed job because of which it never ran, or `cancelled`; empty if it ran.
     """
 
     name: str
-    value: object = None
     error: BaseException | None = None
     cause: str = ""
 
@@ -130,7 +126,8 @@ def _coordinate(state: _State, report: Callable[[Done], None], cancel: threading
 
     def work(job: Job, grant: Grant) -> None:
         try:
-            done = Done(job.name, value=job.run(grant))
+            job.run(grant)
+            done = Done(job.name)
         except BaseException as error:  # whatever it is, the scheduler must hear that this job has ended
             done = Done(job.name, error=error)
         ended.put((job, grant, done))
@@ -168,11 +165,11 @@ class _State:
         self.gpus = list(range(capacity.get(GPU, 0)))
         self.running = 0
         self.jobs = {job.name: job for job in jobs}
-        self.place = {job.name: (job.priority, index) for index, job in enumerate(jobs)}
+        self.place = {job.name: index for index, job in enumerate(jobs)}
         self.waits_for = {job.name: len(job.needs) for job in jobs}
         self.dependents: dict[str, list[str]] = {}
         # One queue per demand: of jobs that want the same, only the first in line matters.
-        self.ready: dict[frozenset[tuple[str, int]], list[tuple[tuple[int, int], str]]] = {}
+        self.ready: dict[frozenset[tuple[str, int]], list[tuple[int, str]]] = {}
         for job in jobs:
             for need in sorted(job.needs):
                 self.dependents.setdefault(need, []).append(job.name)

@@ -85,11 +85,12 @@ class VenvEngine(Engine):
                 )
                 status, said = _supervise(python, attempt, cancel)
         except InfraError as error:
-            return Raw(infra=str(error))
+            return Raw(infra=error.line)
         except OSError as error:
             return Raw(infra=f"cannot start the supervisor: {error}")
         if status == 0:
-            return read_raw(attempt.folder, attempt.id)
+            raw = read_raw(attempt.folder, attempt.id)
+            return Raw(infra=CANCELLED) if raw.infra and cancel.is_set() else raw
         ours = marks(attempt)
         _end_all(lambda mark: mark == (ours[ATTEMPT_MARK], ours[OWNER_MARK]))
         if cancel.is_set():

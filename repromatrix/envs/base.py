@@ -15,6 +15,7 @@ from pathlib import Path
 
 from repromatrix.envs import debian
 from repromatrix.envs.daemon import Daemon, connect, daemon_errors
+from repromatrix.envs.disk import write_text
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
 from repromatrix.spec.model import Base, Matrix
@@ -80,12 +81,19 @@ def recorded(matrix: Matrix, python: str, store: Path) -> BaseImage | None:
     """The base that earlier runs of this machine chose for the same entry of matrix.toml; asks no one.
 
     Raises:
-        InfraError: See `declared`.
+        InfraError: See `declared`; or the record is damaged.
     """
+    path = _record(declared(matrix, python), store)
     try:
-        return BaseImage(**json.loads(_record(declared(matrix, python), store).read_text()))
+        return BaseImage(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
+    except (ValueError, TypeError) as error:
+        raise InfraError(
+            f"the record of the chosen base is damaged: {error}",
+            where=str(path),
+            hint="delete it; the base is chosen anew",
+        ) from error
 
 
 def resolve_base(matrix: Matrix, python: str, daemon: Daemon, store: Path, listener: Listener) -> BaseImage:
@@ -215,8 +223,5 @@ def _remember(chosen: BaseImage, base: Base, store: Path) -> BaseImage:
     path = _record(base, store)
     text = json.dumps(asdict(chosen), indent=1)
     if not path.exists() or path.read_text() != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{hashlib.sha256(text.encode()).hexdigest()[:8]}")
-        partial.write_text(text)
-        partial.replace(path)
+        write_text(path, text)
     return chosen

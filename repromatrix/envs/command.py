@@ -53,6 +53,8 @@ def run_command(
         )
     except FileNotFoundError:
         raise InfraError(f"{argv[0]} is not installed", hint=hint) from None
+    except OSError as error:
+        raise InfraError(f"{argv[0]} cannot be started: {error.strerror}", hint=hint) from error
     kept: deque[str] = deque(maxlen=KEPT_LINES)
 
     def pump() -> None:

@@ -1,4 +1,4 @@
-"""What an error of the disk means to whoever reads it."""
+"""Writing to the disk, and what its errors mean to whoever reads them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,24 @@ import shutil
 from pathlib import Path
 
 from repromatrix.errors import InfraError
+from repromatrix.files import write_atomically
 
 _HINT = "free some space, or set REPROMATRIX_STORE to a folder on a larger disk"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `path` atomically; its folder is made where it is missing.
+
+    Raises:
+        InfraError: The disk is full or the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, text)
+    except OSError as error:
+        raise InfraError(
+            f"cannot write: {error.strerror or error}", where=str(path), hint="free space or rights"
+        ) from error
 
 
 def no_room(folder: Path, needed: int, free: int) -> InfraError:

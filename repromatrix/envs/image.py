@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,6 +21,7 @@ from repromatrix import __version__
 from repromatrix.envs.base import BaseImage
 from repromatrix.envs.command import run_command
 from repromatrix.envs.daemon import LABEL, Daemon, daemon_errors, trouble
+from repromatrix.envs.disk import write_text
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.pack import has_bytecode
 from repromatrix.envs.pack_core import MTIME
@@ -135,11 +134,10 @@ def write_rendered(lock: Lock, base: BaseImage, project: Project) -> Path:
 
 
 def _write_folder(lock: Lock, base: BaseImage, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, text in rendered(lock, base).items():
         path = folder / name
         if not path.exists() or path.read_text() != text:
-            path.write_text(text)
+            write_text(path, text)
 
 
 def known(lock: Lock, base: BaseImage, daemon: Daemon) -> str | None:
@@ -174,7 +172,9 @@ def build(
     with _slot(daemon, listener):
         task = listener.start("build", lock.id, len(layers(lock)) + 2)
         try:
-            with _scratch(store) as scratch:
+            # On the store's file system, so that packs can be hard-linked; a killed build's room is found by its name.
+            room = f"{lock.hash[:32]}-image"
+            with store.locked(room, cancel), store.scratch(room) as scratch:
                 wheels, files, iid = scratch / "wheels", scratch / "files", scratch / "iid"
                 wheels.mkdir()
                 _lay_out(lock, base, store, daemon, listener, wheels)
@@ -216,20 +216,6 @@ def _prune(daemon: Daemon, listener: Listener) -> None:
                 daemon.api.prune_builds(filters={"id": pattern}, all=True)  # type: ignore[arg-type]  # narrow stubs
     except InfraError as error:
         listener.warn(str(error))
-
-
-@contextmanager
-def _scratch(store: WheelStore) -> Iterator[Path]:
-    """A folder on the store's file system, so that packs can be hard-linked into it."""
-    try:
-        store.tmp.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="build-", dir=store.tmp))
-    except OSError as error:
-        raise InfraError(f"cannot prepare a build: {error.strerror}", where=str(store.tmp)) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _lay_out(lock: Lock, base: BaseImage, store: WheelStore, daemon: Daemon, listener: Listener, folder: Path) -> None:

@@ -7,7 +7,6 @@ uv resolves and tells; files are fetched elsewhere, from the addresses told here
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -23,49 +22,17 @@ from urllib.parse import unquote, urlsplit
 
 import uv
 
+from repromatrix.envs.disk import write_text
 from repromatrix.envs.model import Lock
 from repromatrix.envs.network import DEFAULT_INDEX, EXTRA_INDEX, redact, uv_environment, with_credentials
 from repromatrix.errors import InfraError
 from repromatrix.spec.model import Matrix
-
-__all__ = [
-    "File",
-    "NoSuchPackage",
-    "Package",
-    "Resolution",
-    "Unsatisfiable",
-    "addresses",
-    "compile_requirements",
-    "redact",
-    "release_time",
-    "uv_environment",
-]
 
 DEADLINE = 300.0
 """Seconds one question to the index may take; on a fast network it takes less than one."""
 
 PLATFORM = "x86_64-manylinux_2_28"
 """uv's name of the platform that environments are for: every jaxlib of the matrix has wheels for it."""
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write `path` so that a reader sees the old text or the new one, never a part.
-
-    Raises:
-        InfraError: The disk is full or the folder cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.partial")
-        try:
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise InfraError(
-            f"cannot write: {error.strerror or error}", where=str(path), hint="free space or rights"
-        ) from error
 
 
 class Unsatisfiable(InfraError):
@@ -357,7 +324,7 @@ def release_time(name: str, version: str, store: Path | None = None, matrix: Mat
             hint='use an index that tells upload times (PEP 700), or as_of = "latest"',
         )
     if kept is not None:
-        write_atomically(kept, times[0] + "\n")
+        write_text(kept, times[0] + "\n")
     return times[0]
 
 

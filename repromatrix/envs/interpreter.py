@@ -29,7 +29,7 @@ print(json.dumps({
 
 
 class NoInterpreter(InfraError):
-    """This host has no CPython of that version: a property of the host, so cells that need it are skipped here."""
+    """This host has no CPython of that version: its cells are `infra`, as it says nothing of the version of JAX."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
@@ -17,17 +17,19 @@ from repromatrix.events import Listener, Silent
 from repromatrix.project import Project
 from repromatrix.spec.model import Environment, Matrix
 
-__all__ = ["Drift", "check", "lock_all", "read_lock", "resolve", "write_lock"]
-
 THREADS = 4
 """Environments resolved at once: uv waits for the index most of the time."""
 
 _T = TypeVar("_T")
 
 
-def _each(environments: Sequence[Environment], work: Callable[[Environment], _T]) -> list[_T]:
+def _each(environments: Sequence[Environment], work: Callable[[Environment], _T], cancel: threading.Event) -> list[_T]:
     with ThreadPoolExecutor(THREADS, thread_name_prefix="lock") as pool:
-        return list(pool.map(work, environments))
+        try:
+            return list(pool.map(work, environments))
+        except BaseException:  # Ctrl-C: the pool waits for its threads, and these for uv
+            cancel.set()
+            raise
 
 
 def lock_all(
@@ -78,9 +80,10 @@ def lock_all(
             )
         return {environment: result[environment] for environment in wanted}
     todo = [environment for environment in wanted if refresh or environment not in result]
+    cancel = cancel or threading.Event()
 
     def work(environment: Environment) -> Lock | Impossible | InfraError | UserError:
-        if cancel is not None and cancel.is_set():
+        if cancel.is_set():
             return InfraError("cancelled before it was locked", where=environment.id)
         task = listener.start("lock", environment.id)
         try:
@@ -93,7 +96,7 @@ def lock_all(
         task.finish(f"{len(found.wheels)} wheels" if isinstance(found, Lock) else "impossible")
         return found
 
-    for environment, found in zip(todo, _each(todo, work), strict=True):
+    for environment, found in zip(todo, _each(todo, work, cancel), strict=True):
         if isinstance(found, UserError):
             errors.append(found)
             continue
@@ -154,33 +157,46 @@ class _Notes(Silent):
         self.warnings.append(message)
 
 
-def check(environments: Iterable[Environment], matrix: Matrix, project: Project, listener: Listener) -> list[Drift]:
+def check(
+    environments: Iterable[Environment],
+    matrix: Matrix,
+    project: Project,
+    listener: Listener,
+    *,
+    described: Collection[str] | None = None,
+) -> list[Drift]:
     """Resolve every environment again and compare with the committed locks; writes nothing.
 
-    `environments` are all of the matrix: a lock of any other is told as stale.
+    Args:
+        environments: To be resolved.
+        described: Ids of all environments of the matrix, where `environments` are only some: a lock of any other is
+            told as stale.
 
     Raises:
         InfraError: The index does not answer, so nothing can be said.
     """
     wanted = list(dict.fromkeys(environments))
     impossible = read_impossible(project.locks)
+    cancel = threading.Event()
 
     def work(environment: Environment) -> list[Drift]:
         task = listener.start("lock", environment.id)
         try:
-            found = _drift(environment, matrix, project, impossible.get(environment.id))
+            found = _drift(environment, matrix, project, impossible.get(environment.id), cancel)
         finally:
             task.finish()
         return found
 
-    found = [drift for drifts in _each(wanted, work) for drift in drifts]
-    ids = {environment.id for environment in wanted}
+    found = [drift for drifts in _each(wanted, work, cancel) for drift in drifts]
+    ids = {environment.id for environment in wanted} if described is None else set(described)
     known = {path.stem for path in project.locks.glob("*.txt")} | set(impossible)
     found += [Drift(name, "stale", "no environment of the matrix has this id") for name in sorted(known - ids)]
     return found
 
 
-def _drift(environment: Environment, matrix: Matrix, project: Project, impossible: str | None) -> list[Drift]:
+def _drift(
+    environment: Environment, matrix: Matrix, project: Project, impossible: str | None, cancel: threading.Event
+) -> list[Drift]:
     name = environment.id
     path = project.locks / f"{name}.txt"
     if not path.is_file() and impossible is None:
@@ -192,7 +208,7 @@ def _drift(environment: Environment, matrix: Matrix, project: Project, impossibl
         except UserError as error:
             return [Drift(name, "invalid", str(error))]
     notes = _Notes()
-    new = resolve(environment, matrix, project.store, notes)
+    new = resolve(environment, matrix, project.store, notes, cancel)
     if old is None:
         if isinstance(new, Lock):
             return [Drift(name, "differs", f"is remembered as impossible ({impossible}) and resolves now")]
@@ -200,7 +216,7 @@ def _drift(environment: Environment, matrix: Matrix, project: Project, impossibl
     found = [Drift(name, "yanked", text) for text in notes.warnings if "withdrawn" in text]
     if isinstance(new, Lock) and render_wheels(new) == render_wheels(old):
         return found
-    served = addresses(old, matrix)
+    served = addresses(old, matrix, cancel)
     gone = [wheel.filename for wheel in old.wheels if wheel.sha256 not in served]
     if gone:
         found.append(Drift(name, "vanished", f"the index no longer serves {', '.join(gone)}"))

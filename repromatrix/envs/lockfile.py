@@ -25,7 +25,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from repromatrix import __version__
-from repromatrix.envs.index import write_atomically
+from repromatrix.envs.disk import write_text
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.errors import InputErrors, UserError
 from repromatrix.spec.model import Environment
@@ -90,7 +90,7 @@ def write_lock(lock: Lock, folder: Path) -> Path:
         InfraError: It cannot be written.
     """
     path = folder / f"{lock.id}.txt"
-    write_atomically(path, render_lock(lock))
+    write_text(path, render_lock(lock))
     return path
 
 
@@ -241,4 +241,4 @@ def write_impossible(folder: Path, reasons: Mapping[str, str]) -> None:
         InfraError: The file cannot be written.
     """
     if reasons != read_impossible(folder):
-        write_atomically(folder / IMPOSSIBLE, json.dumps(dict(sorted(reasons.items())), indent=2) + "\n")
+        write_text(folder / IMPOSSIBLE, json.dumps(dict(sorted(reasons.items())), indent=2) + "\n")

@@ -42,6 +42,9 @@ CHUNK = 1 << 20
 _PARALLEL_FROM = 60
 """Sources from which two compilers pay for the start of the second."""
 
+_DEADLINE = 900
+"""Seconds one of them may take; the largest wheel of the matrix takes 20."""
+
 
 class BadWheel(Exception):
     """The wheel is malformed, or would write where it must not."""
@@ -211,11 +214,13 @@ def compile_tree(root: Path, python: str, interpreter: str, jobs: int = 2) -> li
     try:
         running.extend(map(start, range(shards)))
         for process in running:
-            stdout, stderr = process.communicate()
+            stdout, stderr = process.communicate(timeout=_DEADLINE)
             if process.returncode != 0:
                 last = stderr.strip().rsplit("\n", 1)[-1]
                 raise CompilerFailed(f"{interpreter} ended with status {process.returncode}: {last}")
             failed += json.loads(stdout)
+    except subprocess.TimeoutExpired as error:
+        raise CompilerFailed(f"{interpreter} did not end within {_DEADLINE} s") from error
     except OSError as error:
         raise CompilerFailed(f"{interpreter} cannot be started: {error.strerror}") from error
     finally:

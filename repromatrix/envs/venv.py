@@ -1,8 +1,8 @@
 """The environment as a venv: the same lock and the same wheels as the image, hard-linked from the store.
 
 Files are shared with the store and read-only, so that a script does not damage the store by accident. That is no
-protection against intent, nor against root, for whom read-only means nothing; `WheelStore.verify` checks wheels, not
-trees.
+protection against intent, nor against root, for whom read-only means nothing. What was removed, edited or installed
+since is found before each run, and the venv is made again.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ import os
 import shutil
 from pathlib import Path
 
+from repromatrix.envs.content import fingerprint
 from repromatrix.envs.disk import disk_error
-from repromatrix.envs.interpreter import Interpreter, NoInterpreter, find_python, interpreter, require_python
+from repromatrix.envs.interpreter import Interpreter, interpreter, require_python
 from repromatrix.envs.model import Lock
 from repromatrix.envs.pack_core import PREFIX, site_packages
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.events import Listener
-
-__all__ = ["NoInterpreter", "find_python", "known", "materialise"]
 
 _MARKER = "repromatrix.json"
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES})
@@ -34,7 +33,16 @@ def known(lock: Lock, store: WheelStore) -> Path | None:
     if found is None:
         return None
     place = _place(lock, store, found)
-    return place if (place / _MARKER).is_file() else None
+    return place if _complete(place) else None
+
+
+def _complete(place: Path) -> bool:
+    """Whether the venv is as it was made: what somebody removed or installed there would be blamed on the version."""
+    try:
+        marker = json.loads((place / _MARKER).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(marker, dict) and marker.get("content") == fingerprint(place, (_MARKER,))
 
 
 def materialise(lock: Lock, store: WheelStore, listener: Listener) -> Path:
@@ -46,12 +54,14 @@ def materialise(lock: Lock, store: WheelStore, listener: Listener) -> Path:
     """
     found = require_python(lock.python)
     place = _place(lock, store, found)
-    if (place / _MARKER).is_file():
+    if _complete(place):
         return place
     trees = [store.tree(wheel, lock.python, listener) for wheel in lock.wheels]
     with store.locked(place.name), store.scratch(place.name) as room:
-        if (place / _MARKER).is_file():
+        if _complete(place):
             return place
+        if (place / _MARKER).exists():
+            listener.note(f"{lock.id}: files of its venv were changed or removed; it is made again")
         task = listener.start("venv", lock.id, len(trees))
         venv = room / "venv"
         try:
@@ -60,10 +70,17 @@ def materialise(lock: Lock, store: WheelStore, listener: Listener) -> Path:
                 for path in _link(tree / PREFIX, venv):
                     listener.warn(f"{lock.id}: {path} comes in several wheels; the one of {wheel.filename} counts")
                 task.advance(1)
-            facts = {"lock": lock.hash, "environment": lock.id, "python": found.version, "executable": str(found.path)}
+            content = fingerprint(venv, (_MARKER,))
+            facts = {
+                "content": content,
+                "lock": lock.hash,
+                "environment": lock.id,
+                "python": found.version,
+                "executable": str(found.path),
+            }
             (venv / _MARKER).write_text(json.dumps(facts, indent=2) + "\n")
             place.parent.mkdir(exist_ok=True)
-            shutil.rmtree(place, ignore_errors=True)  # without its marker: somebody removed files by hand
+            shutil.rmtree(place, ignore_errors=True)  # damaged
             venv.replace(place)
         except OSError as error:
             raise disk_error(error, room) from error

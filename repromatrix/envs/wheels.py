@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from repromatrix.envs.content import fingerprint
 from repromatrix.envs.disk import disk_error
 from repromatrix.envs.model import Wheel
 from repromatrix.errors import InfraError
@@ -96,6 +97,7 @@ class WheelStore:
         from repromatrix.envs.pack import make_pack
 
         name, tree, pack = self._places(wheel, python)
+        self._drop_damaged(name, tree, listener)
 
         def make(room: Path) -> tuple[Path, str]:
             part = room / pack.name
@@ -109,13 +111,26 @@ class WheelStore:
         from repromatrix.envs.pack import make_tree
 
         name, tree, pack = self._places(wheel, python)
+        self._drop_damaged(name, tree, listener)
 
         def make(room: Path) -> tuple[Path, str]:
             part = room / "tree"
-            return part, make_tree(wheel, lambda: self._opened(wheel), python, pack, part)
+            note = make_tree(wheel, lambda: self._opened(wheel), python, pack, part)
+            tree.parent.mkdir(parents=True, exist_ok=True)
+            _sum(tree).write_text(fingerprint(part))
+            return part, note
 
         self._make(name, wheel.filename, tree, make, listener)
         return tree
+
+    def _drop_damaged(self, name: str, tree: Path, listener: Listener) -> None:
+        """Remove a tree that is not as it was made: what is linked or packed from it would be blamed on its version."""
+        if not tree.exists() or _intact(tree):
+            return
+        with self.locked(name):
+            if tree.exists() and not _intact(tree):
+                listener.note(f"{tree.name}: files were changed or removed in the store; it is unpacked again")
+                shutil.rmtree(tree, ignore_errors=True)
 
     def _places(self, wheel: Wheel, python: str) -> tuple[str, Path, Path]:
         from repromatrix.envs.pack import pack_name
@@ -211,3 +226,15 @@ class WheelStore:
             yield room
         finally:
             shutil.rmtree(room, ignore_errors=True)
+
+
+def _sum(tree: Path) -> Path:
+    """Where the fingerprint of `tree` is kept."""
+    return tree.with_name(f"{tree.name}.sum")
+
+
+def _intact(tree: Path) -> bool:
+    try:
+        return _sum(tree).read_text() == fingerprint(tree)
+    except OSError:
+        return False

@@ -8,13 +8,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from repromatrix.engines.base import Raw
 from repromatrix.evidence.failure import Failure, failures
+from repromatrix.evidence.model import Signature
 from repromatrix.evidence.rules import apply_rules
 from repromatrix.evidence.signature import bounded, choose, shell_signal, sign
-from repromatrix.results.model import AttemptResult, Signature
 from repromatrix.spec.model import Cell, Outcome, SignatureRule, Witness
 
 SKIP = 125
@@ -103,23 +103,6 @@ def grade(raw: Raw, stdout: str, stderr: str, cell: Cell | GradeContext, frames:
     if signature is not None:
         signature = apply_rules(context.rules, signature, stderr, stdout, frames)
     return Grade(verdict.outcome, raw.exit_status, ended, signature, verdict.reason, metrics, notes)
-
-
-def regrade(
-    old: AttemptResult, raw: Raw, stdout: str, stderr: str, cell: Cell | GradeContext, frames: Sequence[str] = ()
-) -> AttemptResult:
-    """A kept attempt with the verdict that today's rules give on its evidence; what was measured stays."""
-    new = grade(raw, stdout, stderr, cell, frames)
-    return replace(
-        old,
-        outcome=new.outcome,
-        exit_status=new.exit_status,
-        signal=new.signal,
-        signature=new.signature,
-        reason=new.reason,
-        metrics=new.metrics,
-        notes=tuple(dict.fromkeys((*raw.notes, *new.notes))),
-    )
 
 
 def _judge(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdict:
@@ -230,10 +213,15 @@ _METRIC = re.compile(r"^REPRO_METRIC\b(?P<rest>.*)$", re.MULTILINE)
 _ASSIGNED = re.compile(r"\s+(?P<name>[A-Za-z_][\w.:/-]*)\s*=\s*(?P<value>\S+)\s*$")
 
 
+MOST_METRICS = 1000
+"""Names kept of one attempt: a script that prints a new one in each step must not fill the database."""
+
+
 def read_metrics(stdout: str) -> tuple[tuple[tuple[str, float], ...], tuple[str, ...]]:
     """Metrics of the `REPRO_METRIC name=value` lines, the last of each name; and a note for each line that is none."""
     values: dict[str, float] = {}
     notes: list[str] = []
+    left_out = 0
     for line in _METRIC.finditer(stdout):
         assigned = _ASSIGNED.match(line["rest"])
         try:
@@ -244,5 +232,10 @@ def read_metrics(stdout: str) -> tuple[tuple[tuple[str, float], ...], tuple[str,
             if len(notes) < 5:
                 notes.append(f"not a metric: {line[0].strip()[:100]!r} (REPRO_METRIC name=number, finite)")
             continue
-        values[assigned["name"]] = value
+        if assigned["name"] in values or len(values) < MOST_METRICS:
+            values[assigned["name"]] = value
+        else:
+            left_out += 1
+    if left_out:
+        notes.append(f"{left_out} metrics left out: more than {MOST_METRICS} names")
     return tuple(values.items()), tuple(notes)

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from repromatrix.errors import UserError
+from repromatrix.evidence.model import Signature
 from repromatrix.evidence.signature import VERSION, bounded
 from repromatrix.evidence.text import shorten
-from repromatrix.results.model import Signature
 from repromatrix.spec.model import SignatureRule
 
 

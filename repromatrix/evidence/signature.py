@@ -34,12 +34,11 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from repromatrix.evidence import frames as stacks
 from repromatrix.evidence.failure import Failure, failures, last_words, status_in
+from repromatrix.evidence.model import Signature
 from repromatrix.evidence.text import condense, normalise, shorten
-from repromatrix.results.model import Signature
 from repromatrix.spec.model import Outcome
 
 VERSION = 1
@@ -129,16 +128,6 @@ def sign(
 def bounded(text: str) -> str:
     """`text`, or where it is very long the parts that can hold a failure."""
     return condense(io.BytesIO(text.encode("utf-8", "replace"))) if len(text) > _LARGE else text
-
-
-def sign_file(path: Path, outcome: Outcome, signal: str | None, *, exit_status: int | None = None) -> Signature | None:
-    """Like `sign`, for a log of any size on disk, in constant memory.
-
-    Raises:
-        OSError: The file cannot be read.
-    """
-    with path.open("rb") as stream:
-        return sign(outcome, signal, condense(stream), exit_status=exit_status)
 
 
 def _titled(titles: Sequence[str]) -> Signature:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from repromatrix.errors import InfraError, UserError
+from repromatrix.files import write_atomically
+from repromatrix.output import say
 from repromatrix.report.layout import contradicts
 from repromatrix.results.codec import cell_object
 from repromatrix.results.model import CellResult, RunInfo
@@ -21,7 +22,6 @@ SCHEMA = 1
 def document(cells: Sequence[CellResult], run: RunInfo) -> dict[str, Any]:
     """All that is known of `cells`, as one JSON object."""
     info = {
-        **run.extra,
         "command": run.command,
         "started": run.started,
         "seconds": run.seconds,
@@ -36,6 +36,26 @@ def document(cells: Sequence[CellResult], run: RunInfo) -> dict[str, Any]:
     return {"schema": SCHEMA, "run": info, "cells": [cell_object(cell) for cell in cells]}
 
 
+def check_path(path: Path | str) -> None:
+    """Refuse a path that `write_json` cannot write to, before hours of work go by.
+
+    Raises:
+        UserError: It is a folder, or its folder is not there or may not be written to.
+    """
+    target = Path(path)
+    if str(path) == "-" or (target.exists() and not target.is_dir()):
+        return
+    why = ""
+    if target.is_dir():
+        why = "it is a folder"
+    elif not target.parent.is_dir():
+        why = "there is no such folder"
+    elif not os.access(target.parent, os.W_OK | os.X_OK):
+        why = "its folder may not be written to"
+    if why:
+        raise UserError(f"cannot write the document: {why}", where=str(target), hint="give --json another path")
+
+
 def write_json(path: Path | str, doc: Mapping[str, Any]) -> None:
     """Write `doc` to `path` as a whole or not at all; `-` is standard output.
 
@@ -47,20 +67,14 @@ def write_json(path: Path | str, doc: Mapping[str, Any]) -> None:
     # ASCII, since text from a script may hold half characters, which no encoding takes.
     text = json.dumps(doc, indent=2, allow_nan=False) + "\n"
     if str(path) == "-":
-        sys.stdout.write(text)
-        sys.stdout.flush()
+        say(text.rstrip("\n"))
         return
     target = Path(path)
-    part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         if target.exists() and not target.is_file():  # a pipe, /dev/stdout; a folder fails by itself
             target.write_text(text, encoding="utf-8")
-            return
-        try:
-            part.write_text(text, encoding="utf-8")
-            part.replace(target)
-        finally:
-            part.unlink(missing_ok=True)
+        else:
+            write_atomically(target, text)
     except OSError as error:
         wrong_path = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | PermissionError)
         raise (UserError if wrong_path else InfraError)(

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from tabulate import tabulate
 
+from repromatrix.engines.base import ISOLATION
 from repromatrix.report.escape import code, fence, printable, prose
 from repromatrix.report.fit import LIMIT, Section, fit
 from repromatrix.report.layout import (
@@ -37,15 +38,14 @@ def repro_page(repro: Repro, cells: Sequence[CellResult], run: RunInfo, limit: i
     Args:
         repro: Whose page it is.
         cells: Its cells only, of any engines.
-        run: `run.isolation` is the sentence on `run.engine`; those on other engines may stand in
-            `run.extra["isolation"]`, by engine.
+        run: What it is reported of.
         limit: Characters the page may have.
     """
     notes = Notes(cells)
     tables = grids(cells)
     sections = [
         Section(_heading(repro, cells)),
-        *(_table(grid, notes, run, named=len(tables) > 1) for grid in tables),
+        *(_table(grid, notes, named=len(tables) > 1) for grid in tables),
         _contradictions(cells, notes),
         _disagreements(cells, notes),
         _failures(notes),
@@ -104,8 +104,8 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 _ADDRESS = ":/?#@!$&'()*+,;=%~"
 
 
-def _table(grid: Grid, notes: Notes, run: RunInfo, *, named: bool) -> Section:
-    sentence = _isolation(grid.engine, run)
+def _table(grid: Grid, notes: Notes, *, named: bool) -> Section:
+    sentence = ISOLATION.get(grid.engine, "")
     head = [f"## {code(grid.engine)}", ""] if named else []
     if grid.engine:
         head += [f"Engine {code(grid.engine)}" + (f": {prose(sentence)}" if sentence else "."), ""]
@@ -139,13 +139,6 @@ def _cell(cell: CellResult, notes: Notes) -> str:
     return ", ".join(
         part for part in (prose(short(cell, notes)).replace("\\[", "[").replace("\\]", "]"), words) if part
     )
-
-
-def _isolation(engine: str, run: RunInfo) -> str:
-    if engine == run.engine and run.isolation:
-        return run.isolation
-    known = run.extra.get("isolation")
-    return str(known.get(engine, "")) if isinstance(known, dict) else ""
 
 
 def _lines(headers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], what: str, rank: int) -> Section:

@@ -74,18 +74,13 @@ def _plainer(schema: object) -> object:
 
 
 def _document() -> Schema:
-    run = _of_dataclass(RunInfo)
-    properties = run["properties"]
-    assert isinstance(properties, dict)
-    del properties["extra"]  # written as keys of `run` itself
-    run |= {"required": list(properties), "additionalProperties": True}
     return {
         "$schema": _DIALECT,
         "title": "What --json writes",
         "type": "object",
         "properties": {
             "schema": {"const": 1},
-            "run": run,
+            "run": _of_dataclass(RunInfo),
             "cells": {"type": "array", "items": _of_dataclass(CellResult)},
         },
         "required": ["schema", "run", "cells"],
@@ -133,8 +128,6 @@ def _of_type(hint: object) -> Schema:
         if typing.get_origin(inner) is tuple:  # pairs: a table
             return {"type": "object", "additionalProperties": _of_type(typing.get_args(inner)[1])}
         return {"type": "array", "items": _of_type(inner)}
-    if origin is dict:
-        return {"type": "object"}
     raise TypeError(f"no schema for {hint}")
 
 

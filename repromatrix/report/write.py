@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from repromatrix.errors import InfraError
+from repromatrix.files import write_atomically
 from repromatrix.project import Project
 from repromatrix.results.model import CellResult, RunInfo
 from repromatrix.spec.model import Repro
@@ -31,9 +32,7 @@ def write_reports(
     try:
         project.reports.mkdir(exist_ok=True)
         for name, text in pages.items():
-            part = project.reports / f".{name}.part"
-            part.write_text(text, encoding="utf-8")
-            part.replace(project.reports / name)
+            write_atomically(project.reports / name, text)
     except OSError as error:
         raise InfraError(
             f"cannot write the reports: {error.strerror}",

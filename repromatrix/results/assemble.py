@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from repromatrix.envs.model import Lock
 from repromatrix.results.combine import combine
 from repromatrix.results.judge import claim, judge
 from repromatrix.results.model import AttemptResult, CellResult
-from repromatrix.spec.model import Cell, Outcome
+from repromatrix.spec.model import Cell, Expect, Outcome
 
 TELLING = re.compile(
     r"jax|jaxlib|numpy|scipy|ml-dtypes|jax-cuda\d+-(plugin|pjrt)|nvidia-(nccl|cudnn|cublas|cuda-runtime).*"
@@ -38,18 +39,11 @@ def assemble(
         lock: Of its environment, where there is one.
         command: Shell command that runs it again.
     """
-    evidence = ""
-    if attempts:
-        whole = combine(attempts)
-        outcome, exit_status, signal, signature = whole.outcome, whole.exit_status, whole.signal, whole.signature
-        reason, seconds = whole.reason, whole.seconds
-        evidence = attempts[-1].evidence.rpartition("/")[0]
-    else:
-        (outcome, reason), exit_status, signal, signature, seconds = absent, None, None, None, 0.0
-    kept, why = judge(cell.expect, outcome, exit_status, signal, signature)
-    if not attempts and cell.expect is not None and outcome is not Outcome.SKIP:
+    outcome, reason = absent
+    kept, why = judge(cell.expect, outcome, None, None, None)
+    if cell.expect is not None and outcome is not Outcome.SKIP:
         kept = None
-    return CellResult(
+    result = CellResult(
         id=cell.id,
         key=key,
         repro=cell.repro.name,
@@ -62,18 +56,39 @@ def assemble(
         identity=lock.hash if lock is not None else "",
         script=cell.repro.sha256,
         outcome=outcome,
-        exit_status=exit_status,
-        signal=signal,
-        signature=signature,
+        exit_status=None,
+        signal=None,
+        signature=None,
         expected=claim(cell.expect),
         as_expected=kept,
-        reason="; ".join(part for part in (reason, why if kept is False else "") if part),
-        seconds=round(seconds, 3),
-        attempts=tuple(attempts),
-        evidence=evidence,
+        reason=_reason(reason, kept, why),
+        seconds=0.0,
         command=command,
         facts=facts(lock),
     )
+    return with_attempts(result, cell.expect, attempts) if attempts else result
+
+
+def with_attempts(result: CellResult, expect: Expect | None, attempts: Sequence[AttemptResult]) -> CellResult:
+    """`result` with the verdict of these attempts, held against the claim."""
+    whole = combine(attempts)
+    kept, why = judge(expect, whole.outcome, whole.exit_status, whole.signal, whole.signature)
+    return replace(
+        result,
+        outcome=whole.outcome,
+        exit_status=whole.exit_status,
+        signal=whole.signal,
+        signature=whole.signature,
+        as_expected=kept,
+        reason=_reason(whole.reason, kept, why),
+        seconds=round(whole.seconds, 3),
+        attempts=tuple(attempts),
+        evidence=attempts[-1].evidence.rpartition("/")[0],
+    )
+
+
+def _reason(reason: str, kept: bool | None, why: str) -> str:
+    return "; ".join(part for part in (reason, why if kept is False else "") if part)
 
 
 def facts(lock: Lock | None) -> tuple[tuple[str, str], ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from repromatrix.results.model import AttemptResult, CellResult, Signature
+from repromatrix.evidence.model import Signature
+from repromatrix.results.model import AttemptResult, CellResult
 from repromatrix.spec.model import Outcome, Scalar
 
 

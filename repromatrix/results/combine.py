@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from repromatrix.results.model import AttemptResult, Signature
+from repromatrix.evidence.model import Signature
+from repromatrix.results.model import AttemptResult
 from repromatrix.spec.model import Outcome
 
 # Where attempts disagree and none failed, the one that claims least counts: 9 ok and 1 without the witness do not prove

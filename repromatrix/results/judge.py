@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+from repromatrix.evidence.model import Signature
 from repromatrix.results.combine import clip
-from repromatrix.results.model import Signature
 from repromatrix.spec.model import Expect, Outcome
 
 

@@ -38,8 +38,7 @@ def result_key(cell: Cell, lock_hash: str, engine: str, base: str, hardware: Map
         lock_hash: `Lock.hash` of its environment.
         engine: Name of the engine.
         base: What identifies the interpreter's origin: the image's id for containers, the host's Python for `venv`.
-        hardware: `hardware_facts()`; `SHOWN_ONLY` is left out here. A caller adds what else decides: GPU models,
-            driver, the hash of a target's description.
+        hardware: `hardware_facts()`, and `gpu_facts()` where the target is a GPU; `SHOWN_ONLY` is left out here.
     """
     repro = cell.repro
     parts = {
@@ -72,6 +71,18 @@ def hardware_facts() -> dict[str, str]:
     facts["memory"] = memory_fact(_read("/proc/meminfo"))
     facts["kernel"] = platform.release()
     return facts
+
+
+def gpu_facts(nvidia: Path = Path("/proc/driver/nvidia")) -> dict[str, str]:
+    """`gpus` (models) and `driver` as NVIDIA's kernel module tells (seen: 580.159.04); empty where it is not loaded.
+
+    Args:
+        nvidia: Folder of the module's files.
+    """
+    version = re.search(r"Kernel Module(?: for \S+)?\s+(\d\S+)", _read(str(nvidia / "version")))
+    told = "".join(_read(str(path)) for path in sorted(nvidia.glob("gpus/*/information")))
+    models = re.findall(r"^Model:\s*(.+?)\s*$", told, re.MULTILINE)
+    return {"gpus": ", ".join(models), "driver": version[1] if version else "unknown"} if models else {}
 
 
 def cpu_facts(cpuinfo: str) -> dict[str, str]:

@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-from repromatrix.spec.model import Outcome, Scalar
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The normalised identity of a failure.
-
-    Attributes:
-        title: Primary title: kind, site, head message.
-        alternatives: Other titles under which the same bug may appear (native frames, older message formats).
-        version: Of the algorithm that made it.
-    """
-
-    title: str
-    alternatives: tuple[str, ...] = ()
-    version: int = 1
-
-    @property
-    def titles(self) -> frozenset[str]:
-        """All titles; two failures are the same when these sets meet."""
-        return frozenset((self.title, *self.alternatives))
+from repromatrix.evidence.model import Signature
+from repromatrix.spec.model import Outcome, Scalar, word
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +88,7 @@ class CellResult:
     @property
     def column(self) -> str:
         """Heading of the cell's column: target and parameters."""
-        return " ".join([self.target, *(f"{n}={str(v).lower() if isinstance(v, bool) else v}" for n, v in self.params)])
+        return " ".join([self.target, *(f"{name}={word(value)}" for name, value in self.params)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,4 +105,3 @@ class RunInfo:
     reused: int
     facts: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
-    extra: dict[str, Any] = field(default_factory=dict)

@@ -146,12 +146,10 @@ class Results:
             if done.rowcount != 1:
                 raise ValueError(f"attempt {attempt.number} of {key} is on record already")
 
-    def attempts(self, key: str) -> tuple[AttemptResult, ...]:
-        """The attempts that answer for `key`, by number: finished, not superseded, not `infra`."""
-        return self.many([key]).get(key, ())
-
     def many(self, keys: Iterable[str], *, or_infra: bool = False) -> dict[str, tuple[AttemptResult, ...]]:
-        """`attempts` of many keys by one query; keys without an answer are left out.
+        """The attempts that answer for each key, by number: finished, not superseded, not `infra`.
+
+        Keys without an answer are left out.
 
         Args:
             or_infra: Give the `infra` attempts of a key that has nothing better: they do not answer, and explain why.
@@ -169,14 +167,6 @@ class Results:
         if or_infra:
             found = lost | found
         return {key: tuple(attempts) for key, attempts in found.items()}
-
-    def history(self, key: str) -> tuple[AttemptResult, ...]:
-        """Every finished attempt under `key`, by number, also those that no longer answer for it."""
-        with self._mutex, self._explained():
-            rows = self._db.execute(
-                "SELECT body FROM attempts WHERE key = ? AND body IS NOT NULL ORDER BY number", (key,)
-            ).fetchall()
-        return tuple(attempt_from(json.loads(body)) for (body,) in rows)
 
     def amend(self, key: str, attempt: AttemptResult) -> None:
         """Put what `attempt` means now in the place of what it meant: its evidence was graded again.
@@ -206,12 +196,10 @@ class Results:
             )
             return done.rowcount
 
-    def save_cell(self, cell: CellResult) -> None:
-        """Keep `cell` as the last known result of its id and engine; when this returns it is on disk."""
-        self.save_cells([cell])
-
     def save_cells(self, cells: Iterable[CellResult]) -> None:
-        """`save_cell` for many at once; those that did not change cost no write.
+        """Keep `cells` as the last known results of their ids and engines; when this returns they are on disk.
+
+        Those that did not change cost no write.
 
         A cell that no engine ran (`skip` for want of a device) gives way as soon as one did.
         """

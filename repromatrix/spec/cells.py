@@ -13,7 +13,18 @@ from packaging.version import InvalidVersion, Version
 
 from repromatrix.errors import InputErrors, UserError
 from repromatrix.spec.check import check
-from repromatrix.spec.model import AxisChoice, Cell, Environment, Excluded, Expect, Matrix, Override, Repro, Scalar
+from repromatrix.spec.model import (
+    AxisChoice,
+    Cell,
+    Environment,
+    Excluded,
+    Expect,
+    Matrix,
+    Override,
+    Repro,
+    Scalar,
+    word,
+)
 from repromatrix.spec.when import Fact, When, matches, parse_when
 from repromatrix.spec.words import AXES, nearest
 
@@ -242,7 +253,7 @@ def _variables(
     place: _Place, repro: Repro, target: str, params: tuple[tuple[str, Scalar], ...]
 ) -> tuple[tuple[str, str], ...]:
     """Variables of an attempt; the repro's own win over the target's, and those over `[run]` and overrides."""
-    texts = {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in params}
+    texts = {name: word(value) for name, value in params}
     kind, _, count = target.partition(":")
     env = dict(place.env)
     if kind == "cpu":

@@ -192,4 +192,7 @@ Nccls = Annotated[list[NcclText], Field(min_length=1), AfterValidator(unique)]
 Condition = Annotated[str, AfterValidator(_condition)]
 Package = Annotated[str, AfterValidator(_requirement)]
 Variables = dict[Annotated[str, Spelled("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")], str]
-Count = Annotated[int, Field(ge=1)]
+MOST = 10_000
+"""Of what is counted: attempts of a cell, processes. More is a slip of the keyboard that would take days."""
+
+Count = Annotated[int, Field(ge=1, le=MOST)]

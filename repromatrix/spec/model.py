@@ -15,6 +15,11 @@ Scalar = str | int | float | bool
 """A parameter's value, as TOML knows it."""
 
 
+def word(value: Scalar) -> str:
+    """A parameter's value as ids show it and as a script receives it: booleans as TOML writes them."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 class Outcome(StrEnum):
     """How an attempt, and so a cell, ended."""
 
@@ -306,14 +311,9 @@ class Cell:
     expect: Expect | None = None
 
     @property
-    def column(self) -> str:
-        """The cell's place beside its environment: `target` and parameters, `cpu flag=noop_change`."""
-        return " ".join([self.target, *(f"{name}={_plain(value)}" for name, value in self.params)])
-
-    @property
     def id(self) -> str:
         """`hlo_pass_crash@jax0.6.0-cpu-py311@cpu@flag=noop_change`: unique, shell-safe for plain parameter values."""
-        parts = [self.repro.name, self.environment.id, self.target, *(f"{n}={_plain(v)}" for n, v in self.params)]
+        parts = [self.repro.name, self.environment.id, self.target, *(f"{n}={word(v)}" for n, v in self.params)]
         return "@".join(parts)
 
 
@@ -323,7 +323,3 @@ class Excluded:
 
     cell: Cell
     reason: str
-
-
-def _plain(value: Scalar) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

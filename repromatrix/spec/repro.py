@@ -92,6 +92,18 @@ def load_repro(path: Path) -> Repro:
     return _repro(path, source, digest.hexdigest(), file, mistakes)
 
 
+def content_hash(folder: Path, script: str, files: Iterable[str]) -> str:
+    """`Repro.sha256` of a script in `folder` and of the files beside it that it needs.
+
+    Raises:
+        OSError: One of them cannot be read.
+    """
+    digest = hashlib.sha256(_framed("", (folder / script).read_bytes()))
+    for name in files:
+        digest.update(_framed(name, (folder / name).read_bytes()))
+    return digest.hexdigest()
+
+
 def line_of(repro: Repro, *key: str | int) -> int:
     """Line of the script at which metadata `key` stands: for mistakes found later."""
     block = find_block(repro.source)

@@ -24,6 +24,7 @@ from repromatrix.spec.fields import (
     refuse,
     unique,
 )
+from repromatrix.spec.model import word
 from repromatrix.spec.words import nearest, shown
 
 
@@ -40,7 +41,7 @@ def _scalars(values: list[object]) -> list[object]:
     seen: set[str] = set()
     for value in values:
         if isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-            said = str(value).lower() if isinstance(value, bool) else str(value)
+            said = word(value)
             if not said.isprintable():
                 refuse(f"{shown(value)} cannot be shown in one line")
             if said in seen:

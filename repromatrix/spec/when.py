@@ -104,16 +104,12 @@ class When:
     __slots__ = ()
 
     def holds(self, facts: Mapping[str, Fact]) -> bool:
-        """Whether the condition is true of `facts`, which must hold every name (see `unknown`)."""
+        """Whether the condition is true of `facts`, which must hold every name (see `misuse`)."""
         raise NotImplementedError
 
     def comparisons(self) -> Iterator[Compare]:
         """Every comparison, from left to right."""
         raise NotImplementedError
-
-    @property
-    def names(self) -> frozenset[str]:
-        return frozenset(part.name for part in self.comparisons())
 
 
 @dataclass(frozen=True, slots=True)

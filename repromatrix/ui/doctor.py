@@ -70,7 +70,7 @@ def _engines(project: Project) -> Iterator[Finding]:
 
 
 def _pythons(project: Project) -> Iterator[Finding]:
-    from repromatrix.envs.venv import find_python
+    from repromatrix.envs.interpreter import find_python
     from repromatrix.spec.matrix import load_matrix
 
     for python in dict(load_matrix(project.matrix_toml).axes)["python"]:

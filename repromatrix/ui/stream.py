@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TextIO
+
+from repromatrix.output import discard
 
 
 @contextmanager
@@ -19,7 +21,7 @@ def streaming(folder: Path, period: float = 0.1) -> Iterator[None]:
         period: Seconds between looks.
     """
     stop = threading.Event()
-    pairs = ((folder / "stdout", sys.stdout.buffer), (folder / "stderr", sys.stderr.buffer))
+    pairs = ((folder / "stdout", sys.stdout), (folder / "stderr", sys.stderr))
     threads = [threading.Thread(target=_follow, args=(path, out, stop, period), daemon=True) for path, out in pairs]
     for thread in threads:
         thread.start()
@@ -31,19 +33,23 @@ def streaming(folder: Path, period: float = 0.1) -> Iterator[None]:
             thread.join()
 
 
-def _follow(path: Path, out: BinaryIO, stop: threading.Event, period: float) -> None:
+def _follow(path: Path, stream: TextIO, stop: threading.Event, period: float) -> None:
     offset = 0
     while True:
         last = stop.is_set()
         try:
             with path.open("rb") as file:
                 file.seek(offset)
-                while chunk := file.read(1 << 16):
-                    out.write(chunk)
-                    offset += len(chunk)
-            out.flush()
-        except FileNotFoundError:
-            pass  # the supervisor has not opened it yet
+                chunk = file.read()
+        except OSError:
+            chunk = b""  # the supervisor has not opened it yet, or the script moved it
+        offset += len(chunk)
+        try:
+            stream.buffer.write(chunk)
+            stream.flush()
+        except OSError:  # nobody reads it any more, or it goes to a full disk: the attempt goes on
+            discard(stream)
+            return
         if last:
             return
         stop.wait(period)
