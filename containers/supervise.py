@@ -14,6 +14,7 @@ spec.json (only `id` and `argv` are required):
     grace       seconds between SIGABRT and SIGKILL at the deadline (5)
     memory      bytes that all processes together may use, or null
     cpus        size of the CPU set, or null
+    cores       whether a crash may leave a core file in work/ (false)
     processes   ranks to start (1); each gets REPRO_RANK, REPRO_WORLD, REPRO_COORDINATOR, and logs `stdout.0` ...
     head_cap, tail_cap  bytes kept of the beginning (1 MiB) and of the end (8 MiB) of each output
     watch_stdin true: end of file on the supervisor's standard input means that the tool has died: stop everything
@@ -234,7 +235,7 @@ class Rank:
                 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)  # Python ignores some, a shell's background job others
                 hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-                resource.setrlimit(resource.RLIMIT_CORE, (hard, hard))
+                resource.setrlimit(resource.RLIMIT_CORE, (hard if spec.get("cores") else 0, hard))
                 if spec.get("cpus"):
                     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: spec["cpus"]])
                 for target, source in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):

@@ -14,6 +14,7 @@ from typing import Any
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError, ReproError, UserError
 from repromatrix.events import Listener
+from repromatrix.files import write_atomically
 from repromatrix.output import complain, say, standard_streams
 from repromatrix.plan import Request, Selection
 from repromatrix.project import Project, find_project
@@ -368,8 +369,11 @@ def new(script: str, name: str) -> int:
     name = name or Path(script).stem
     target = project.repros / f"{name}.py"
     text = new_repro(source, name, [path.stem for path in project.repros.glob("*.py")])
-    target.write_text(text)
-    say(f"wrote {target.relative_to(project.root)}; now: uv run invoke matrix --repro {name}")
+    write_atomically(target, text)
+    say(
+        f"wrote {target.relative_to(project.root)}; now: uv run invoke matrix --repro {name}\n"
+        "say in its first lines what you claim: docs/repros.md"
+    )
     return 0
 
 

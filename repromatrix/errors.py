@@ -28,7 +28,8 @@ class ReproError(Exception):
     @property
     def line(self) -> str:
         """All of it in one line, for tables: `where: message; hint`."""
-        return "; ".join(str(self).replace(":\n", ": ").split("\n  ")).replace("\n", "; ")
+        lines = (line.strip() for line in str(self).splitlines())
+        return "; ".join(filter(None, lines)).replace(":; ", ": ")
 
 
 class UserError(ReproError):

@@ -59,6 +59,7 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
     matrix, repros = load(project)
     engine = choose_engine(request.engine or matrix.run.engine, project, matrix, listener)
     selection = choose(matrix, repros, request, engine.name)
+    _tell_left_out(selection, listener)
     for ended in engine.reap():
         listener.note(f"ended what an earlier run left behind: {ended}")
     gpus = count_gpus()
@@ -98,6 +99,21 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         facts=host_facts(),
     )
     return Run(selection, cells, info, interrupted, short)
+
+
+def _tell_left_out(selection: Selection, listener: Listener) -> None:
+    """A repro whose every cell is left out must not look like one that is well.
+
+    Raises:
+        UserError: Nothing is left at all.
+    """
+    if not selection.cells:
+        raise UserError("no cell is left to run", hint="`uv run invoke cells` says why each is left out")
+    chosen = {cell.repro.name for cell in selection.cells}
+    reasons = {left.cell.repro.name: left.reason for left in reversed(selection.excluded)}
+    for name, reason in reasons.items():
+        if name not in chosen:
+            listener.warn(f"{name}: no cell of it is chosen: {reason}")
 
 
 def host_facts() -> tuple[tuple[str, str], ...]:
@@ -213,7 +229,8 @@ class _Work:
     def attempt(self, cell: Cell, number: int, folder: Path, gpus: tuple[int, ...]) -> str:
         """Run one attempt and put it on record; returns how it ended."""
         key, prepared = self.plan.keys[cell], self.prepared[cell.environment]
-        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus)
+        cores = self.plan.selection.matrix.run.cores == "keep"
+        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus, cores=cores)
         (folder / "command").write_text(self.engine.command(prepared, attempt) + "\n")
         with streaming(folder) if self.request.single else nullcontext():
             raw = self.engine.run(prepared, attempt, self.cancel)
@@ -250,7 +267,7 @@ def fetch_missing(
     return missing
 
 
-def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...]) -> Attempt:
+def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...], *, cores: bool) -> Attempt:
     """Put the script and the files it needs into the attempt's folder.
 
     Raises:
@@ -285,6 +302,7 @@ def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...]) -> A
         gpus=len(devices),
         devices=devices,
         processes=cell.repro.processes,
+        cores=cores,
     )
 
 
@@ -353,7 +371,7 @@ def _cell_result(
         engine=ran,
         base=base if ran else "",
         lock=lock if ran else None,
-        command=again(cell),
+        command=again(cell, ran),
     )
     if cell not in trouble or result.outcome is Outcome.INFRA:
         return result
@@ -361,10 +379,10 @@ def _cell_result(
     return replace(result, reason="; ".join(filter(None, (result.reason, short))))
 
 
-def again(cell: Cell) -> str:
-    """The command that runs `cell` again."""
+def again(cell: Cell, engine: str) -> str:
+    """The command that runs `cell` again on `engine` (empty: on whichever answers)."""
     params = [part for name, value in cell.params for part in ("--param", f"{name}={word(value)}")]
-    place = ["--env", cell.environment.id, "--target", cell.target]
+    place = ["--env", cell.environment.id, "--target", cell.target, *(["--engine", engine] if engine else [])]
     return shlex.join(["uv", "run", "invoke", "run", cell.repro.name, *place, *params])
 
 

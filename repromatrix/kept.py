@@ -13,7 +13,7 @@ from repromatrix.engines.base import ISOLATION
 from repromatrix.flow import grade_attempt, host_facts
 from repromatrix.plan import Request, choose, read
 from repromatrix.project import Project
-from repromatrix.results.assemble import with_attempts
+from repromatrix.results.assemble import judged, with_attempts
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
 from repromatrix.spec.model import Cell, Matrix, Outcome, Repro, SignatureRule
@@ -27,12 +27,19 @@ def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> 
     Raises:
         InfraError: The results cannot be read.
     """
-    selection = choose(matrix, repros, EVERYTHING, matrix.run.engine)
-    place = {cell.id: (number, cell.repro.sha256) for number, cell in enumerate(selection.cells)}
     with Results(project.state) as results:
         kept = results.latest_cells()
-    current = [cell for cell in kept if cell.id in place and cell.script in ("", place[cell.id][1])]
-    return tuple(sorted(current, key=lambda cell: (place[cell.id][0], cell.engine)))
+    found: list[tuple[int, CellResult]] = []
+    for engine in sorted({cell.engine for cell in kept}):
+        described = choose(matrix, repros, EVERYTHING, engine or matrix.run.engine).cells
+        place = {cell.id: (number, cell) for number, cell in enumerate(described)}
+        for result in kept:
+            if result.engine != engine or result.id not in place:
+                continue
+            number, cell = place[result.id]
+            if result.script in ("", cell.repro.body):
+                found.append((number, judged(result, cell.expect)))
+    return tuple(result for _, result in sorted(found, key=lambda pair: pair[0]))
 
 
 def report_info(command: str, cells: tuple[CellResult, ...]) -> RunInfo:
@@ -59,7 +66,7 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
     with Results(project.state) as results, results.writing():
         for kept in results.latest_cells():
             cell = cells.get(kept.id)
-            if cell is None or not kept.attempts or kept.script != cell.repro.sha256:
+            if cell is None or not kept.attempts or kept.script != cell.repro.body:
                 continue
             rules = selection.matrix.signatures
             graded = tuple(_again(project, cell, rules, attempt) for attempt in kept.attempts)

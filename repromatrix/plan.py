@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -149,6 +150,7 @@ def gpus_wanted(target: str) -> int:
 def bars(cells: Iterable[Cell], gpus: int) -> dict[Cell, str]:
     """Cells that this host cannot run, with the reason."""
     found = {}
+    usable = len(os.sched_getaffinity(0))
     for cell in cells:
         kind = cell.target.partition(":")[0]
         wanted = gpus_wanted(cell.target)
@@ -157,6 +159,8 @@ def bars(cells: Iterable[Cell], gpus: int) -> dict[Cell, str]:
             found[cell] = f"needs {wanted} NVIDIA GPU{'s' * (wanted != 1)}, {has}"
         elif kind not in ("cpu", "gpu"):
             found[cell] = f"target {cell.target} is compiled without a device, which this version cannot do yet"
+        elif (cell.repro.cpus or 1) > usable:
+            found[cell] = f"needs {cell.repro.cpus} CPUs, {usable} here"
         elif cell.repro.probe:
             found[cell] = "a probe looks into installed wheels, which this version cannot do yet"
     return found
@@ -201,7 +205,7 @@ def make(
             continue
         python = cell.environment.python
         if python not in bases:
-            bases[python] = _basis(engine, python, listener)
+            bases[python] = _basis(engine, python, listener, request.offline)
         base = bases[python]
         if isinstance(base, InfraError):
             infra[cell] = base.line
@@ -215,8 +219,8 @@ def make(
     return Plan(selection, locks, keys, barred, tuple(store.missing(wheels.values())), infra, known)
 
 
-def _basis(engine: Engine, python: str, listener: Listener) -> str | InfraError:
+def _basis(engine: Engine, python: str, listener: Listener, offline: bool) -> str | InfraError:
     try:
-        return engine.basis(python, listener)
+        return engine.basis(python, listener, offline=offline)
     except InfraError as error:
         return error

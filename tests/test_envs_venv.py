@@ -13,7 +13,7 @@ import pytest
 from uv import find_uv_bin
 
 from repromatrix.envs import interpreter as interpreters
-from repromatrix.envs.interpreter import NoInterpreter, find_python
+from repromatrix.envs.interpreter import NoInterpreter, find_python, obtain_python
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.network import uv_environment
 from repromatrix.envs.venv import known, materialise
@@ -256,3 +256,11 @@ def test_the_real_jax_runs_in_its_venv_and_writes_nothing(store: WheelStore, tmp
     compiled = {line.split("'")[1] for line in said.stderr.splitlines() if line.startswith("# code object from")}
     assert [path for path in compiled if str(site) in path and not path.endswith(".pyc")] == []
     assert sum(str(site / "jax") in path for path in compiled) > 100
+
+
+def test_an_interpreter_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    with pytest.raises(NoInterpreter) as caught:
+        obtain_python("3.99", Silent())
+    assert "no CPython 3.99 on this host, and uv installs none" in str(caught.value)
+    assert "container engine" in caught.value.hint

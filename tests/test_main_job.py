@@ -72,6 +72,19 @@ def test_an_edited_script_runs_again_and_rerun_runs_again(checkout: Checkout) ->
     assert [len(cell["attempts"]) for cell in found] == [2, 2, 2]
 
 
+def test_a_corrected_claim_runs_nothing_again(checkout: Checkout) -> None:
+    checkout.repro("breaks", FAILS_IN_1_1, title='"First"', expect='[[expect]]\noutcome = "ok"')
+    assert cells(checkout)[0] == 1
+    checkout.repro("breaks", FAILS_IN_1_1, title='"Second"', expect=CLAIM)
+    said = checkout.invoke("matrix", "--json", "out.json")
+    assert said.code == 0, said.out
+    assert "nothing to do: 3 cells known" in said.out
+    page = (checkout.root / "reports" / "breaks.md").read_text()
+    assert page.startswith("# Second")
+    assert "not as claimed" not in page
+    assert checkout.invoke("report").code == 0
+
+
 def test_new_repro_appears_without_touching_other_files(checkout: Checkout, tmp_path: Path) -> None:
     script = tmp_path / "pasted.py"
     script.write_text('"""Fails in one version."""\nimport jax\nassert jax.__version__ != "1.2.0", "broken here"\n')

@@ -5,7 +5,7 @@ from repromatrix.results.key import cpu_facts, gpu_facts, hardware_facts, memory
 from repromatrix.spec.model import Cell, Environment, Repro
 
 ENVIRONMENT = Environment((("jax", "0.6.0"), ("cuda", "none"), ("python", "3.11"), ("nccl", "locked")))
-REPRO = Repro("demo", Path("repros/demo.py"), "print()", "a" * 64)
+REPRO = Repro("demo", Path("repros/demo.py"), "print()", "c" * 64, body="a" * 64)
 CELL = Cell(ENVIRONMENT, REPRO, (("n", 1), ("flag", "x")), "cpu", env=(("A", "1"), ("B", "2")), timeout=60)
 HARDWARE = {"cpu": "A CPU", "cpus": "2", "isa": "abc", "memory": "24 GiB", "kernel": "6.1"}
 
@@ -33,7 +33,7 @@ def test_everything_that_decides_changes_the_key() -> None:
         key(replace(CELL, env=(("A", "1"),))),
         key(replace(CELL, timeout=600)),
         key(replace(CELL, memory=2**30)),
-        key(replace(CELL, repro=replace(REPRO, sha256="b" * 64))),
+        key(replace(CELL, repro=replace(REPRO, body="b" * 64))),
         key(replace(CELL, repro=replace(REPRO, cpus=1))),
         key(replace(CELL, repro=replace(REPRO, processes=2))),
     ]
@@ -47,6 +47,8 @@ def test_what_decides_nothing_does_not() -> None:
     assert key(replace(CELL, params=(("flag", "x"), ("n", 1)))) == key()
     assert key(replace(CELL, timeout=60.0)) == key()
     assert key(replace(CELL, repeat=10)) == key()
+    # A corrected title or claim changes the file, and nothing that runs.
+    assert key(replace(CELL, repro=replace(REPRO, sha256="b" * 64))) == key()
 
 
 def test_key_is_stable() -> None:

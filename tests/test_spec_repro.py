@@ -73,6 +73,7 @@ exit_status = 1
         name="bug",
         path=tmp_path / "repros" / "bug.py",
         source=repro.source,
+        body=repro.body,
         sha256=repro.sha256,
         title="It crashes",
         issue="jax-ml/jax#39200",

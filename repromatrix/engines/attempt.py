@@ -64,6 +64,7 @@ def write_spec(
         "memory": attempt.memory,
         "cpus": attempt.cpus,
         "processes": attempt.processes,
+        "cores": attempt.cores,
         "watch_stdin": watch_stdin,
         "own_cgroup": own_cgroup,
     }

@@ -55,6 +55,7 @@ class Attempt:
         gpus: Number of GPUs; 0 = none visible.
         devices: Indices of the GPUs granted; empty = the first `gpus`.
         processes: Ranks to start.
+        cores: Whether a crash may leave a core file in the work folder; one of a GPU process was seen to have 8.8 GB.
     """
 
     id: str
@@ -67,6 +68,7 @@ class Attempt:
     cpus: int | None = None
     gpus: int = 0
     processes: int = 1
+    cores: bool = False
     devices: tuple[int, ...] = ()
 
 
@@ -115,10 +117,13 @@ class Engine(ABC):
         """Why this engine cannot be used here; empty if it can. Answers within 5 s."""
 
     @abstractmethod
-    def basis(self, python: str, listener: Listener) -> str:
+    def basis(self, python: str, listener: Listener, *, offline: bool = False) -> str:
         """What beside the lock decides results: the base image of this Python minor version, or the host's interpreter.
 
         Goes into the result's key and, as `Prepared.base`, into reports. May build the base the first time; fast after.
+
+        Args:
+            offline: Fetch nothing.
 
         Raises:
             InfraError: No such base or interpreter can be had here.

@@ -114,9 +114,11 @@ class DockerEngine(Engine):
 
     # ---- environments ----
 
-    def basis(self, python: str, listener: Listener) -> str:
+    def basis(self, python: str, listener: Listener, *, offline: bool = False) -> str:
         # Where one was chosen before, it is not looked for again: results of known cells need no image.
         known = base.recorded(self._matrix, python, self._project.store)
+        if known is None and offline:
+            raise InfraError(f"no base image of Python {python} was fetched yet, and --offline forbids it")
         return (known or self._base(python, listener)).description
 
     def _base(self, python: str, listener: Listener) -> BaseImage:
@@ -248,11 +250,8 @@ class DockerEngine(Engine):
         security = ["no-new-privileges"]
         if "selinux" in features:
             security.append("label=disable")  # else the bind mounts are not readable, and relabelling changes the host
-        ulimits = {"core": -1, "nofile": NOFILE}
-        if "rlimit type 4" in refused:
-            del ulimits["core"]
-        if "rlimit type 7" in refused:
-            del ulimits["nofile"]
+        limits = {"rlimit type 4": ("core", -1), "rlimit type 7": ("nofile", NOFILE)}
+        ulimits = dict(limit for words, limit in limits.items() if words not in refused)
         userns = "host" if "userns" in features else None
         return _Options(user, security, userns, "docker-init" not in refused, ulimits)
 
@@ -336,15 +335,8 @@ class DockerEngine(Engine):
 
     def command(self, prepared: Prepared, attempt: Attempt) -> str:
         options = self._options(frozenset(self._refused))
-        words = [
-            "docker",
-            "run",
-            "--rm",
-            *(["--init"] * options.init),
-            "--network=none",
-            "--hostname=localhost",
-            "--cap-drop=ALL",
-        ]
+        words = ["docker", "run", "--rm", *(["--init"] * options.init)]
+        words += ["--network=none", "--hostname=localhost", "--cap-drop=ALL"]
         words += [f"--security-opt={option}" for option in options.security]
         words += [f"--pids-limit={PIDS}", f"--shm-size={SHM}"]
         words += [f"--ulimit={name}={value}" for name, value in options.ulimits.items()]

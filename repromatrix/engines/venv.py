@@ -28,7 +28,7 @@ from repromatrix.engines.attempt import (
     write_spec,
 )
 from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
-from repromatrix.envs.interpreter import require_python
+from repromatrix.envs.interpreter import obtain_python, require_python
 from repromatrix.envs.model import Lock
 from repromatrix.envs.venv import known, materialise
 from repromatrix.envs.wheels import WheelStore
@@ -60,8 +60,8 @@ class VenvEngine(Engine):
     def unavailable(self) -> str:
         return "" if sys.platform == "linux" else f"it needs Linux, this is {sys.platform}"
 
-    def basis(self, python: str, listener: Listener) -> str:
-        found = require_python(python)
+    def basis(self, python: str, listener: Listener, *, offline: bool = False) -> str:
+        found = require_python(python) if offline else obtain_python(python, listener)
         return f"CPython {found.version} of this host ({found.id})"
 
     def known(self, lock: Lock) -> Prepared | None:

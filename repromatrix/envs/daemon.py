@@ -91,6 +91,7 @@ def gone(host: str, doing: str, detail: str) -> InfraError:
     hint = "start it (`systemctl start docker`), or set DOCKER_HOST to one that runs; `--engine venv` needs none"
     if "Permission denied" in detail or "PermissionError" in detail:
         hint = "add your user to the group that owns the socket, or use rootless Docker; `--engine venv` needs neither"
+        return InfraError(f"this user may not use the Docker socket, so it cannot {doing}", where=host, hint=hint)
     return InfraError(f"no Docker daemon answers, so it cannot {doing}", where=host, hint=hint)
 
 

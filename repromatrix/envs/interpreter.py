@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repromatrix.errors import InfraError
+from repromatrix.events import Listener
+
+_INSTALL = 600
+"""Seconds that uv may take to install an interpreter (30 MB)."""
 
 _ASK = """
 import json, os, platform, sys, sysconfig
@@ -68,6 +72,33 @@ def require_python(minor: str) -> Interpreter:
             hint=f"install it (`uv python install {minor}`, or your distribution's package), or use a container engine",
         )
     return found
+
+
+def obtain_python(minor: str, listener: Listener) -> Interpreter:
+    """The interpreter that `find_python` names; where there is none, uv is asked to install one in the user's home.
+
+    `UV_PYTHON_DOWNLOADS=never` forbids that, as for uv itself.
+
+    Raises:
+        NoInterpreter: There is none, and none can be installed.
+    """
+    if (found := interpreter(minor)) is not None:
+        return found
+    from uv import find_uv_bin
+
+    task = listener.start("venv", f"CPython {minor}, which this host lacks")
+    try:
+        command = [find_uv_bin(), "python", "install", f"cpython@{minor}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL, check=False)
+        said = done.stderr.strip().splitlines()[:1] if done.returncode else []
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = [str(error)]
+    task.finish("failed" if said else "installed")
+    interpreter.cache_clear()
+    try:
+        return require_python(minor)
+    except NoInterpreter as error:
+        raise NoInterpreter(f"{error.message}, and uv installs none: {' '.join(said)}", hint=error.hint) from None
 
 
 @functools.cache

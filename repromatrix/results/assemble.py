@@ -40,9 +40,6 @@ def assemble(
         command: Shell command that runs it again.
     """
     outcome, reason = absent
-    kept, why = judge(cell.expect, outcome, None, None, None)
-    if cell.expect is not None and outcome is not Outcome.SKIP:
-        kept = None
     result = CellResult(
         id=cell.id,
         key=key,
@@ -54,14 +51,14 @@ def assemble(
         engine=engine,
         base=base,
         identity=lock.hash if lock is not None else "",
-        script=cell.repro.sha256,
+        script=cell.repro.body,
         outcome=outcome,
         exit_status=None,
         signal=None,
         signature=None,
         expected=claim(cell.expect),
-        as_expected=kept,
-        reason=_reason(reason, kept, why),
+        as_expected=None,  # nothing was attempted, so nothing was learnt of the claim
+        reason=reason,
         seconds=0.0,
         command=command,
         facts=facts(lock),
@@ -85,6 +82,12 @@ def with_attempts(result: CellResult, expect: Expect | None, attempts: Sequence[
         attempts=tuple(attempts),
         evidence=attempts[-1].evidence.rpartition("/")[0],
     )
+
+
+def judged(result: CellResult, expect: Expect | None) -> CellResult:
+    """`result` held against the claim as it is now."""
+    renewed = replace(result, expected=claim(expect))
+    return with_attempts(renewed, expect, result.attempts) if result.attempts else renewed
 
 
 def _reason(reason: str, kept: bool | None, why: str) -> str:

@@ -58,9 +58,10 @@ def judge(
 
 
 def matches(glob: str, signature: Signature) -> bool:
-    """Whether `glob` matches one of the titles, whole and case-sensitive.
+    """Whether `glob` matches one of the titles, whole and case-sensitive; its kind word (`py-exc`) may be left out.
 
     `*` stands for any text. Brackets stand for themselves, unlike in file globs: titles are full of `f32[8]`.
     """
     pattern = glob.replace("[", "[[]")
-    return any(fnmatchcase(title, pattern) for title in signature.titles)
+    titles = {text for title in signature.titles for text in (title, title.partition(" ")[2])}
+    return any(fnmatchcase(title, pattern) for title in titles)

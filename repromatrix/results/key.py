@@ -46,7 +46,7 @@ def result_key(cell: Cell, lock_hash: str, engine: str, base: str, hardware: Map
         "lock": lock_hash,
         "engine": engine,
         "base": base,
-        "repro": repro.sha256,
+        "repro": repro.body,
         "params": dict(cell.params),
         "target": cell.target,
         "env": dict(cell.env),

@@ -9,6 +9,8 @@ from fnmatch import fnmatchcase
 from itertools import product
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from repromatrix.errors import InputErrors, UserError
@@ -163,12 +165,13 @@ def _listed(names: Iterable[str]) -> str:
 def _places(matrix: Matrix, repro: Repro) -> list[_Place]:
     """The environments of `repro`, overrides applied; two that an override makes the same are one."""
     choices = {"jax": repro.jax, "python": repro.python, "cuda": repro.cuda}
-    lists = [
-        choice.values if (choice := choices.get(name)) and choice.values else values for name, values in matrix.axes
-    ]
+    # A package that the repro itself pins is no axis for it: its script needs that version.
+    own = {canonicalize_name(Requirement(package).name) for package in repro.packages}
+    crossed = [(name, values) for name, values in matrix.axes if name not in own]
+    lists = [choice.values if (choice := choices.get(name)) and choice.values else values for name, values in crossed]
     places: dict[Environment, _Place] = {}
     for values in product(*lists):
-        axes = dict(zip((name for name, _ in matrix.axes), values, strict=True))
+        axes = dict(zip((name for name, _ in crossed), values, strict=True))
         place = _place(matrix, repro, axes)
         same = places.setdefault(place.environment, place)
         if same.moved and not place.moved:  # what is said of an environment itself counts before what was moved there

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from repromatrix.errors import UserError
@@ -29,10 +27,6 @@ def check(matrix: Matrix, repros: Iterable[Repro]) -> list[UserError]:
                 advice = nearest(target, (*declared, "cpu", "gpu")) or f'describe it: [targets."{target}"]'
                 errors.append(UserError(f'{matrix.path.name} has no target "{target}"', where=where, hint=advice))
         axes = {name for name, _ in matrix.axes} - set(AXES)
-        for number, package in enumerate(repro.packages):
-            if canonicalize_name(Requirement(package).name) in axes:
-                where = f"{file}:{line_of(repro, 'packages', number)}"
-                errors.append(UserError(f'"{package}" is an axis of {matrix.path.name}', where=where))
         for name in [name for name, _ in repro.params if name in axes]:
             where = f"{file}:{line_of(repro, 'params', name)}"
             errors.append(UserError(f"params.{name}: `{name}` is an axis of {matrix.path.name}", where=where))

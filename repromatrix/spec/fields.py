@@ -111,6 +111,12 @@ def _version(value: str) -> str:
     return value
 
 
+def _no_nul(value: str) -> str:
+    if "\0" in value:
+        refuse("a variable's value cannot hold the character U+0000")
+    return value
+
+
 def _nccl(value: str) -> str:
     try:
         if value != "locked":
@@ -191,7 +197,10 @@ Cudas = Annotated[list[CudaText], Field(min_length=1), AfterValidator(unique)]
 Nccls = Annotated[list[NcclText], Field(min_length=1), AfterValidator(unique)]
 Condition = Annotated[str, AfterValidator(_condition)]
 Package = Annotated[str, AfterValidator(_requirement)]
-Variables = dict[Annotated[str, Spelled("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")], str]
+Variables = dict[
+    Annotated[str, Spelled("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")],
+    Annotated[str, AfterValidator(_no_nul)],
+]
 MOST = 10_000
 """Of what is counted: attempts of a cell, processes. More is a slip of the keyboard that would take days."""
 

@@ -135,7 +135,10 @@ class RunTable(Table):
     repeat: Count = Field(1, description="Attempts per cell.")
     jobs: Annotated[int, Field(ge=0)] = Field(0, description="Attempts at once; 0 = one per two CPUs.")
     memory: Memory | None = Field(None, description="Memory that one attempt may use.")
-    cores: Literal["stacks", "keep", "off"] = Field("stacks", description="What is kept of core files.")
+    cores: Literal["stacks", "keep", "off"] = Field(
+        "stacks",
+        description="`keep`: core files stay in the evidence; `stacks` (not read yet), `off`: none is kept.",
+    )
     env: Variables = Field({}, description="Environment variables of every attempt.")
     default: list[Text] = Field([], description="Globs of environment ids that run when none is asked for.")
 

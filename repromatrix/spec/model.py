@@ -202,6 +202,8 @@ class Repro:
         path: The script.
         source: Its text.
         sha256: Hash of the script and of the `files` it needs.
+        body: Hash of what decides a result: the script without its metadata, the `files`, and the witness. A claim or
+            a title can be corrected without running anything again.
         probe: True where it has no body of its own: strings, symbols and flags looked up in the installed wheels.
         env: Variables for the script; `{name}` of a declared parameter is replaced by its value.
         params: (name, values) pairs; their product multiplies the cells.
@@ -234,6 +236,7 @@ class Repro:
     hlo: str | None = None
     repeat: int | None = None
     files: tuple[str, ...] = ()
+    body: str = ""
     probe: bool = False
     strings: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()

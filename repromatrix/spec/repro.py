@@ -9,6 +9,7 @@ import keyword
 import re
 import tokenize
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -37,7 +38,11 @@ def load_repros(folder: Path) -> tuple[Repro, ...]:
         raise UserError("there is no such folder", where=shown_path(folder), hint=hint)
     repros: list[Repro] = []
     errors: list[UserError] = []
-    for path in sorted(folder.glob("*.py"), key=lambda path: path.stem):
+    try:
+        scripts = [path for path in folder.iterdir() if path.suffix == ".py"]  # glob takes no access for no file
+    except OSError as error:
+        raise UserError(f"cannot be read: {error.strerror}", where=shown_path(folder)) from None
+    for path in sorted(scripts, key=lambda path: path.stem):
         if path.name.startswith("_") or path.is_dir():
             continue
         try:
@@ -81,15 +86,26 @@ def load_repro(path: Path) -> Repro:
         _check_packages(data, mistakes)
         _check_body(data, source, block, mistakes)
     digest = hashlib.sha256(_framed("", content))
+    body = hashlib.sha256(_framed("", _without(source, block).encode()))
     for number, name in enumerate(file.files if file else ()):
         found, wrong = inside(_project_root(path), path.resolve().parent, name)
         if found and ".." not in Path(name).parts:
-            digest.update(_framed(name, found.read_bytes()))
+            framed = _framed(name, found.read_bytes())
+            digest.update(framed)
+            body.update(framed)
         else:
             mistakes.add(("files", number), wrong or f"{shown(name)} does not lie beside the script")
     mistakes.stop()
     assert file is not None  # else a mistake was noted
-    return _repro(path, source, digest.hexdigest(), file, mistakes)
+    repro = _repro(path, source, digest.hexdigest(), file, mistakes)
+    body.update(repr((repro.witness, repro.probe, repro.strings, repro.symbols, repro.flags)).encode())
+    return replace(repro, body=body.hexdigest())
+
+
+def _without(source: str, block: Block) -> str:
+    """The script without its metadata."""
+    lines = source.split("\n")
+    return "\n".join(lines[: block.first - 1] + lines[block.last :])
 
 
 def content_hash(folder: Path, script: str, files: Iterable[str]) -> str:

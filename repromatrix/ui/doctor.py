@@ -105,6 +105,10 @@ def _gpus(_: Project) -> Iterator[Finding]:
 
 def _disk(project: Project) -> Iterator[Finding]:
     folder = next(path for path in (project.store, *project.store.parents) if path.exists())
+    if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+        fix = "set REPROMATRIX_STORE to a folder that you may write in"
+        yield Finding("disk", "problem", f"the store {project.store} cannot be written to", fix)
+        return
     free = shutil.disk_usage(folder).free
     level = "ok" if free > 20e9 else "warning"
     fix = "" if level == "ok" else "a CUDA environment takes 3 GB packed and 8 GB as an image: free some space"
@@ -122,7 +126,11 @@ def _shared_memory(_: Project) -> Iterator[Finding]:
 
 
 def _core_pattern(_: Project) -> Iterator[Finding]:
-    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    try:
+        pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    except OSError as error:  # a sandbox may hide it
+        yield Finding("core_pattern", "warning", f"not readable: {error.strerror}", "core files may go anywhere")
+        return
     if pattern.startswith("|"):
         # Only a pipe handler runs outside the container; it is the host's to configure, so it is read and left alone.
         yield Finding("core_pattern", "warning", pattern, "cores go to this handler, not into the evidence")

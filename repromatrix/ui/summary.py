@@ -25,15 +25,22 @@ def summary(cells: Sequence[CellResult], run: RunInfo, reports: Path | None = No
     bad = [cell for cell in cells if contradicts(cell)]
     lost = [cell for cell in cells if cell.outcome is Outcome.INFRA]
     lines = [
-        *_listed(bad, "contradicts what is claimed", "contradict what is claimed"),
+        *_listed([cell for cell in bad if cell.expected], "contradicts what is claimed", "contradict what is claimed"),
+        *_listed(
+            [cell for cell in bad if not cell.expected],
+            "failed, and nothing is claimed of it",
+            "failed, and nothing is claimed of them",
+        ),
         *_listed(lost, "has no verdict: infrastructure failed", "have no verdict: infrastructure failed"),
     ]
     lines.append(totals(cells))
     if run.attempted:
         on = f" on {run.engine}" if run.engine else ""
         lines.append(f"{run.attempted} attempts{on} in {duration(run.seconds)}; {run.reused} cells known before")
-    elif not lost:
+    elif run.reused:
         lines.append(f"nothing to do: {run.reused} cells known")
+    elif not lost:
+        lines.append("nothing could run here: every chosen cell is skipped")
     lines += [f"warning: {clean(warning)}" for warning in run.warnings]
     if reports is not None:
         lines.append(f"report: {reports / 'README.md'}")
