@@ -64,6 +64,7 @@ class FakeIndex:
         url: Address of the index, as UV_DEFAULT_INDEX wants it.
         requests: Paths asked for, in order.
         broken: File names answered with other bytes than the index promises.
+        empty: Projects whose page lists no file, as the login page of a network does.
     """
 
     folder: Path
@@ -71,6 +72,7 @@ class FakeIndex:
     url: str = ""
     requests: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
+    empty: set[str] = field(default_factory=set)
 
     def add(
         self,
@@ -100,7 +102,7 @@ class FakeIndex:
             for item in self.published
             if item.name == name
         ]
-        if not rows:
+        if not rows and name not in self.empty:
             return None
         versions = [item.version for item in self.published if item.name == name]
         page = {"meta": {"api-version": "1.1"}, "name": name, "versions": versions, "files": rows}

@@ -173,6 +173,27 @@ def test_a_lost_supervisor_is_ended_from_outside(
     assert time.monotonic() - began < 15
 
 
+@pytest.mark.parametrize("blow", ["SIGKILL", "SIGSTOP"])
+def test_a_forged_verdict_is_not_believed(
+    docker: DockerEngine, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: str
+) -> None:
+    monkeypatch.setattr("repromatrix.engines.docker.OVERTIME", -3.0)
+    script = f"""
+        import json, os, signal, time
+        verdict = dict(
+            schema=1, id=json.load(open("../spec.json"))["id"], infra="", cancelled="", timed_out=False, oom_kills=0,
+            peak_memory=1, seconds=1.0, started="x", stdout_bytes=0, stderr_bytes=0, disk_full=False, notes=[],
+            exit_status=0, signal=None, core=False,
+        )
+        json.dump(verdict, open("../result.json", "w"))
+        os.kill(os.getppid(), signal.{blow})
+        time.sleep(60)
+        """
+    raw = run(docker, prepared, attempt_of(tmp_path / "a", script, timeout=1))
+    assert raw.exit_status is None
+    assert "status 137" in raw.infra
+
+
 def test_memory_limit(docker: DockerEngine, prepared: Prepared, tmp_path: Path) -> None:
     script = """
         held = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -294,6 +295,27 @@ def test_no_verdict(tmp_path: Path, text: str, infra: str) -> None:
 
 def test_a_full_disk_does_not_spoil_success(tmp_path: Path) -> None:
     assert raw_of(tmp_path, json.dumps(GOOD | {"disk_full": True, "exit_status": 0})).infra == ""
+
+
+def test_kept_evidence_does_not_depend_on_the_disk_of_today(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "result.json").write_text(json.dumps(GOOD))
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr("repromatrix.engines.attempt.shutil.disk_usage", lambda _: full)
+    assert "the disk was full" in read_raw(tmp_path, "a").infra
+    assert read_raw(tmp_path) == Raw(1, peak_memory=1, seconds=0.5, started="2026-01-01T00:00:00Z")
+
+
+def test_a_link_is_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").write_text(json.dumps(GOOD))
+    (tmp_path / "result.json").symlink_to("elsewhere")
+    assert "cannot be read" in read_raw(tmp_path, "a").infra
+
+
+def test_a_script_that_stops_its_supervisor(
+    engine: VenvEngine, prepared: Prepared, attempt: Callable[..., Attempt]
+) -> None:
+    one = attempt("import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)")
+    assert engine.run(prepared, one, NEVER).infra == "the supervisor was stopped from outside (SIGTERM)"
 
 
 def test_no_result(tmp_path: Path) -> None:

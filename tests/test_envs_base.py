@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
+import socket
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -204,3 +207,58 @@ def test_address(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("DOCKER_CONTEXT", raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
     assert address().startswith("unix://")
+
+
+@pytest.fixture
+def registry(tmp_path: Path, engine: Daemon) -> Iterator[str]:
+    """Address of a real registry on the loopback, which Docker trusts without TLS."""
+    if shutil.which("docker-registry") is None:
+        if os.environ.get("REPROMATRIX_REQUIRE_ENGINE") == "1":
+            pytest.fail("REPROMATRIX_REQUIRE_ENGINE=1 and docker-registry is not installed")
+        pytest.skip("docker-registry is not installed")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    config = tmp_path / "registry.yml"
+    storage = f"{{filesystem: {{rootdirectory: {tmp_path / 'registry'}}}}}"
+    config.write_text(f"version: 0.1\nstorage: {storage}\nhttp: {{addr: '{address}'}}\n")
+    server = subprocess.Popen(
+        ["docker-registry", "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        for _ in range(100):
+            with socket.socket() as probe:
+                if not probe.connect_ex(("127.0.0.1", int(address.rpartition(":")[2]))):
+                    break
+            time.sleep(0.1)
+        yield address
+    finally:
+        server.kill()
+        server.wait()
+
+
+@pytest.mark.container
+def test_an_image_of_a_registry_is_pulled_by_its_digest(
+    registry: str, engine: Daemon, debian_base: BaseImage, tmp_path: Path
+) -> None:
+    name = f"{registry}/python"
+    engine.api.tag(debian_base.reference, name, tag="3.11-slim")
+    try:
+        events = list(engine.api.push(name, tag="3.11-slim", stream=True, decode=True))
+        assert not [event for event in events if "error" in event]
+        # The reference that `lock --bases` finds is the one that a build then pulls, though the tag may move on.
+        stale = f"{name}:3.11-slim@sha256:{'1' * 64}"
+        (reference,) = resolve_digests(matrix_of(Base("3.11", stale, None)), engine.host).values()
+        assert reference.startswith(f"{name}:3.11-slim@sha256:")
+        assert reference != stale
+        engine.api.remove_image(f"{name}:3.11-slim")
+        chosen = resolve_base(matrix_of(Base("3.11", reference, None)), "3.11", engine, tmp_path / "store", Silent())
+        assert (chosen.reference, chosen.description) == (reference, reference)
+        assert reference.replace(":3.11-slim", "") in inspect(engine, reference)["RepoDigests"]
+        with pytest.raises(InfraError, match="cannot be had"):
+            resolve_base(matrix_of(Base("3.11", stale, None)), "3.11", engine, tmp_path / "store", Silent())
+    finally:
+        for left in engine.api.images(name):
+            for tag in (left["RepoTags"] or []) + (left["RepoDigests"] or []):
+                if tag.startswith(registry):
+                    engine.api.remove_image(tag, force=True)

@@ -295,6 +295,15 @@ def project(tmp_path: Path) -> Project:
     return Project(tmp_path / "checkout", tmp_path / "store")
 
 
+def test_an_index_that_lists_nothing_proves_nothing(index: FakeIndex, project: Project) -> None:
+    index.published = []
+    index.empty = {"jax"}
+    (found,) = lock_all([env("1.0.0")], MATRIX, project, Ear()).values()
+    assert isinstance(found, InfraError)
+    assert found.message == "the index answers and lists no version of jax at all"
+    assert not (project.locks / "impossible.json").exists()
+
+
 def test_lock_all_writes_what_it_can_and_asks_once(index: FakeIndex, project: Project) -> None:
     ear = Ear()
     wanted = [env("1.1.0"), env("9.9.9"), env("1.0.0"), env("1.0.0", packages=("nosuch>=1",))]

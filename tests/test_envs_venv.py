@@ -172,6 +172,39 @@ def test_a_venv_without_its_marker_is_made_anew(store: WheelStore) -> None:
     assert run(venv, "-c", "import alpha").returncode == 0
 
 
+@pytest.mark.parametrize("how", ["removed", "edited", "installed", "no python"])
+def test_a_venv_that_was_changed_is_made_anew(store: WheelStore, how: str) -> None:
+    lock = a_lock(PYTHON, put(store, "alpha", ALPHA))
+    venv = materialise(lock, store, Silent())
+    module = venv / SITE / "alpha" / "__init__.py"
+    before = module.read_text()
+    if how == "removed":
+        module.unlink()
+    elif how == "edited":  # in place, and so in the store too
+        module.chmod(0o644)
+        module.write_text(before.replace("failed", "FAILED"))
+    elif how == "installed":
+        (venv / SITE / "numpy.py").write_text("")
+    else:
+        (venv / "bin" / "python").unlink()
+    assert known(lock, store) is None
+    assert materialise(lock, store, Silent()) == venv
+    assert module.read_text() == before
+    assert not (venv / SITE / "numpy.py").exists()
+    assert run(venv, "-c", "import alpha").returncode == 0
+    assert known(lock, store) == venv
+
+
+def test_a_tree_that_was_changed_is_unpacked_again(store: WheelStore) -> None:
+    wheel = put(store, "alpha", ALPHA)
+    heard = Heard()
+    tree = store.tree(wheel, PYTHON, heard)
+    found = stamps(tree)
+    next(tree.rglob("who.py")).unlink()
+    assert {path for path, _ in stamps(store.tree(wheel, PYTHON, heard)).items()} == set(found)
+    assert any("it is unpacked again" in note for note in heard.warnings)
+
+
 def test_threads_that_ask_at_once_get_one_venv(store: WheelStore) -> None:
     lock, made = a_lock(PYTHON, put(store, "alpha", ALPHA)), []
     threads = [threading.Thread(target=lambda: made.append(materialise(lock, store, Silent()))) for _ in range(4)]

@@ -153,7 +153,7 @@ def test_a_store_that_cannot_be_made_is_infrastructure(checkout: Checkout) -> No
     checkout.repro("any", "pass")
     said = checkout.invoke("matrix", REPROMATRIX_STORE="/dev/null/store")
     assert said.code == 3
-    assert "/dev/null/store" in said.err
+    assert "/dev/null/store" in said.out + said.err
     assert "Traceback" not in said.err
 
 

@@ -315,3 +315,10 @@ def test_any_end_and_any_text_has_a_verdict(raw: Raw, stdout: str, stderr: str) 
     assert (found.outcome is Outcome.INFRA) == bool(
         raw.infra or (raw.exit_status is None and raw.signal is None and not raw.timed_out)
     )
+
+
+def test_metrics_without_end_are_cut() -> None:
+    values, notes = read_metrics("".join(f"REPRO_METRIC m{n}={n}\n" for n in range(5000)) + "REPRO_METRIC m0=7\n")
+    assert len(values) == 1000
+    assert values[0] == ("m0", 7.0)
+    assert notes == ("4000 metrics left out: more than 1000 names",)

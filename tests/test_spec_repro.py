@@ -310,6 +310,16 @@ def test_mistakes(metadata: str, messages: list[str]) -> None:
     assert mistakes(metadata) == messages
 
 
+def test_a_variable_cannot_hold_nul() -> None:
+    assert mistakes('env = { A = "x\\u0000y" }') == [
+        "repros/bug.py:2: env.A: a variable's value cannot hold the character U+0000"
+    ]
+
+
+def test_counts_have_a_bound() -> None:
+    assert mistakes("repeat = 99999999") == ["repros/bug.py:2: repeat: expected at most 10000, found 99999999"]
+
+
 def test_an_unknown_key_far_from_all_lists_them() -> None:
     assert mistakes("[[expect]]\noutcome = 'ok'\nzzz = 1") == [
         f"repros/bug.py:4: expect[0].zzz: unknown key{NAMES}when, outcome, signal, exit_status, signature"

@@ -268,6 +268,35 @@ def test_removing_its_own_evidence(tmp_path: Path, what: str) -> None:
     assert result["notes"] == ["the script removed its logs, which were written again"]
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        "os.mkdir('../result.json'); open('../result.json/x', 'w')",
+        "os.unlink('../result.json.part'); os.mkdir('../result.json.part'); open('../result.json.part/x', 'w')",
+        "os.unlink('../stdout'); os.mkdir('../stdout'); open('../stdout/x', 'w')",
+        "os.chmod('..', 0)",
+    ],
+)
+def test_what_a_script_puts_in_the_way_costs_no_verdict(tmp_path: Path, what: str) -> None:
+    result = supervise(tmp_path, f"import os\nprint('said', flush=True)\n{what}\nraise SystemExit(9)")
+    assert result["exit_status"] == 9
+    assert (tmp_path / "stdout").read_text() == "said\n"
+
+
+def test_links_of_a_script_are_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("mine")
+    links = "".join(
+        f"os.path.lexists('../{name}') and os.unlink('../{name}'); os.symlink({str(victim)!r}, '../{name}')\n"
+        for name in ("result.json", "result.json.part", "stdout", "stdout.part")
+    )
+    result = supervise(tmp_path, f"import os\nprint('said', flush=True)\n{links}raise SystemExit(9)")
+    assert result["exit_status"] == 9
+    assert victim.read_text() == "mine"
+    assert not (tmp_path / "result.json").is_symlink()
+    assert (tmp_path / "stdout").read_text() == "said\n"
+
+
 def test_using_more_memory_than_allowed(tmp_path: Path) -> None:
     script = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(b'x' * (20 << 20)))\n    time.sleep(0.02)"
     result = supervise(tmp_path, script, memory=200 << 20)

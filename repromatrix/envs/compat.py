@@ -40,6 +40,17 @@ def withdrawn_pins(stderr: str) -> list[str]:
     return list(dict.fromkeys(re.findall(r"(\S+==\S+) was yanked and \S+ depends on \1[, ]", text)))
 
 
+def missing_version(stderr: str) -> str | None:
+    """The package of which uv says that the version asked for is not there."""
+    found = re.search(r"there is no version of ([^\s=\[]+)(?:\[\S*?\])?==", " ".join(stderr.split()))
+    return found[1] if found else None
+
+
+def lists_nothing(stderr: str) -> bool:
+    """Whether uv saw no version at all of a package that was asked for without any bound."""
+    return "there are no versions of" in " ".join(stderr.split())
+
+
 def explain(stderr: str, python: str = "") -> str | None:
     """Why the environment cannot exist, as one sentence; None where that is not certain or not understood.
 

@@ -154,6 +154,8 @@ def resolve(
         if environment.cuda == "none" and all(package.name != "jaxlib" for package in resolved.packages):
             resolved = ask(request := request_of(environment, cpu_extra=True))
     except Unsatisfiable as error:
+        if (name := compat.missing_version(error.stderr)) is not None:
+            _require_any(name, environment, indexes, cancel)
         if (reason := compat.explain(error.stderr, environment.python)) is not None:
             return Impossible(environment, reason)
         raise InfraError(
@@ -162,6 +164,33 @@ def resolve(
     except InfraError as error:
         raise InfraError(error.message, where=error.where or environment.id, hint=error.hint) from error
     return _lock_of(environment, request, resolved, cutoff, listener)
+
+
+def _require_any(name: str, environment: Environment, indexes: list[str], cancel: threading.Event | None) -> None:
+    """Refuse to conclude that a version does not exist from an index that lists no version of the package.
+
+    The login page of a network answers every address, with status 200 and no link in it: to uv a package without
+    versions (seen with uv 0.13.9).
+
+    Raises:
+        InfraError: The index lists none.
+    """
+    try:
+        compile_requirements(
+            [name],
+            python=environment.python,
+            platform=PLATFORM,
+            options=["--no-deps", "--prerelease=allow"],
+            indexes=indexes,
+            cancel=cancel,
+        )
+    except Unsatisfiable as error:
+        if compat.lists_nothing(error.stderr):
+            raise InfraError(
+                f"the index answers and lists no version of {name} at all",
+                where=environment.id,
+                hint="it may be your network's login page, or a mirror that is not filled: open it in a browser",
+            ) from error
 
 
 def _cutoff(environment: Environment, store: Path | None, matrix: Matrix) -> str:

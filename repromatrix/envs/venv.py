@@ -61,7 +61,7 @@ def materialise(lock: Lock, store: WheelStore, listener: Listener) -> Path:
         if _complete(place):
             return place
         if (place / _MARKER).exists():
-            listener.note(f"{lock.id}: files of its venv were changed or removed; it is made again")
+            listener.warn(f"{lock.id}: files of its venv were changed or removed; it is made again")
         task = listener.start("venv", lock.id, len(trees))
         venv = room / "venv"
         try:

@@ -129,7 +129,7 @@ class WheelStore:
             return
         with self.locked(name):
             if tree.exists() and not _intact(tree):
-                listener.note(f"{tree.name}: files were changed or removed in the store; it is unpacked again")
+                listener.warn(f"{tree.name}: files were changed or removed in the store; it is unpacked again")
                 shutil.rmtree(tree, ignore_errors=True)
 
     def _places(self, wheel: Wheel, python: str) -> tuple[str, Path, Path]:
