@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +16,9 @@ from tests.docker_fixtures import debian_base, docker_matrix, docker_project, en
 from tests.fake_index import FakeIndex, publish_jax, serve
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell starts background jobs with SIGINT ignored, which children inherit: the tests of Ctrl-C need it back.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 RELEASES = {"1.0.0": "2025-01-10", "1.1.0": "2025-02-10", "1.2.0": "2025-03-10"}
 
