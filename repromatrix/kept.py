@@ -30,11 +30,13 @@ def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> 
     with Results(project.state) as results:
         kept = results.latest_cells()
     found: list[tuple[int, CellResult]] = []
-    for engine in sorted({cell.engine for cell in kept}):
-        described = choose(matrix, repros, EVERYTHING, engine or matrix.run.engine).cells
+    # Claims may name the engine. Cells that no engine ran carry no verdict, so any engine's claims will do for them.
+    engines = sorted({cell.engine for cell in kept} - {""}) or [matrix.run.engine]
+    for engine in engines:
+        described = choose(matrix, repros, EVERYTHING, engine).cells
         place = {cell.id: (number, cell) for number, cell in enumerate(described)}
         for result in kept:
-            if result.engine != engine or result.id not in place:
+            if (result.engine or engines[0]) != engine or result.id not in place:
                 continue
             number, cell = place[result.id]
             if result.script in ("", cell.repro.body):

@@ -242,6 +242,9 @@ class Repro:
     symbols: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
 
+    def __hash__(self) -> int:
+        return hash((self.name, self.sha256))  # cells are keys of many tables; the whole text need not be hashed
+
 
 @dataclass(frozen=True, slots=True)
 class Environment:
