@@ -53,8 +53,8 @@ def run() -> list[Table]:
         Table(
             "Five images from a warm store",
             "CPU environments of jax 0.6.0 to 0.7.1; caches of BuildKit empty before each. Plain: one Dockerfile per "
-            "version that pip-installs the same wheels from a bind mount. Three runs on an idle machine gave 3.5, 4.0 and "
-            "5.2 times.",
+            "version that pip-installs the same wheels from a bind mount. Three runs on an idle machine gave 3.5, 4.0 "
+            "and 5.2 times.",
             ("", "seconds", "ratio"),
             (
                 ("plain Dockerfiles", f"{plain:.1f}", "1"),
