@@ -24,7 +24,7 @@ from repromatrix.errors import InfraError
 from repromatrix.events import Listener
 
 RELEASES = {"3.9": "bullseye", "3.11": "bookworm", "3.13": "trixie"}
-"""Debian release whose `python3` is this minor version (packages.debian.org; 3.12 is in none)."""
+"""Debian release whose `python3` is this minor version (3.12 is in none)."""
 
 PACKAGES = (
     "python3",
