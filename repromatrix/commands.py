@@ -63,7 +63,7 @@ def matrix(request: Request, json: str = "", *, jobs: str = "", repeat: str = ""
     from repromatrix.kept import known_cells
     from repromatrix.report.document import check_path, document, exit_code, write_json
     from repromatrix.report.table import render_table
-    from repromatrix.report.write import write_reports
+    from repromatrix.report.write import out_of_date, write_reports
     from repromatrix.ui.progress import listener, use_colour
     from repromatrix.ui.summary import summary
 
@@ -73,8 +73,9 @@ def matrix(request: Request, json: str = "", *, jobs: str = "", repeat: str = ""
     project = find_project()
     with listener() as ear:
         run = run_matrix(project, request, ear, threading.Event())
-        repros = run.selection.repros
-        write_reports(project, repros, known_cells(project, run.selection.matrix, repros), run.info)
+        if run.info.attempted or out_of_date(project, {cell.repro for cell in run.cells}):
+            repros = run.selection.repros
+            write_reports(project, repros, known_cells(project, run.selection.matrix, repros), run.info)
     if json:
         write_json(json, document(run.cells, run.info))
     out = sys.stderr if json == "-" else sys.stdout

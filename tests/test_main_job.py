@@ -55,9 +55,14 @@ def test_the_second_run_does_nothing_and_says_so(checkout: Checkout) -> None:
     first = checkout.invoke("matrix")
     assert first.code == 0, first.err
     before = sorted(path for path in (checkout.root / ".repromatrix" / "evidence").rglob("result.json"))
+    pages = {path: path.stat().st_mtime_ns for path in (checkout.root / "reports").iterdir()}
     again = checkout.invoke("matrix")
     assert again.code == 0
     assert "nothing to do" in again.out
+    assert {path: path.stat().st_mtime_ns for path in (checkout.root / "reports").iterdir()} == pages
+    (checkout.root / "reports" / "breaks.md").unlink()
+    assert checkout.invoke("matrix").code == 0
+    assert (checkout.root / "reports" / "breaks.md").is_file()
     assert sorted((checkout.root / ".repromatrix" / "evidence").rglob("result.json")) == before
 
 

@@ -12,6 +12,20 @@ from repromatrix.results.model import CellResult, RunInfo
 from repromatrix.spec.model import Repro
 
 
+def out_of_date(project: Project, repros: Iterable[str]) -> bool:
+    """Whether a page of these repros, or the index, is missing or older than what pages are made from."""
+    sources = [project.matrix_toml, project.repros, *project.repros.iterdir(), project.state / "results.db"]
+    pages = [project.reports / f"{name}.md" for name in {*repros, "README"}]
+    try:
+        return max(_changed(path) for path in sources) >= min(_changed(path) for path in pages)
+    except FileNotFoundError:
+        return True
+
+
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns
+
+
 def write_reports(
     project: Project, repros: Iterable[Repro], cells: Iterable[CellResult], run: RunInfo
 ) -> tuple[Path, ...]:
