@@ -109,12 +109,15 @@ class Scheduler:
                 finished.set()
 
         # Ctrl-C arrives in the main thread at any instruction; here it cannot tear the bookkeeping.
-        threading.Thread(target=coordinate, name="scheduler", daemon=True).start()
+        thread = threading.Thread(target=coordinate, name="scheduler", daemon=True)
         try:
+            thread.start()
             finished.wait()
         except KeyboardInterrupt:
             cancel.set()
-            finished.wait()
+            # It may have come while the thread was being started; one that never was will not finish.
+            while not finished.wait(0.2) and thread.is_alive():
+                pass
             raise
         if trouble:
             raise trouble[0]
