@@ -14,25 +14,12 @@ import pytest
 
 from tests.conftest import ROOT
 from tests.docker_fixtures import engine  # noqa: F401  # a fixture
+from tests.sample_cells import TRUTH
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 # Measured with plain pip wheels, CPU, no container: (noop_change, silent_hlo_change).
-HLO_PASS_CRASH = {
-    "0.4.30": ("skip", "skip"),
-    "0.5.3": ("skip", "skip"),
-    "0.6.0": ("crash", "ok"),
-    "0.6.1": ("ok", "crash"),
-    "0.6.2": ("ok", "crash"),
-    "0.7.0": ("ok", "crash"),
-    "0.7.1": ("crash", "ok"),
-    "0.7.2": ("crash", "ok"),
-    "0.8.3": ("crash", "ok"),
-    "0.9.2": ("crash", "ok"),
-    "0.10.0": ("crash", "ok"),
-    "0.10.1": ("crash", "ok"),
-    "0.10.2": ("crash", "ok"),
-}
+HLO_PASS_CRASH = {**TRUTH, "0.10.0": ("crash", "ok"), "0.10.1": ("crash", "ok")}
 
 # Flag -> versions that know it, of those in the table below.
 ACCEPTED = {
