@@ -4,7 +4,8 @@
 
 reads `FOLDER/spec.json`, writes `stdout`, `stderr`, and last of all `result.json` into FOLDER. Standard library only,
 Python 3.9 or newer, Linux. It never trusts anything but the kernel's wait status, and leaves no process behind: it is
-the subreaper of all that the script starts, so a daemon that detaches itself is still found.
+the subreaper of all that the script starts, so a daemon that detaches itself is still found. Beyond the deadline it
+takes at most `grace` + LIVE + 2 * DUMP + UNKILLABLE + READ seconds and what a few pipes need.
 
 spec.json (only `id` and `argv` are required):
     id          of the attempt; repeated in result.json
@@ -14,7 +15,10 @@ spec.json (only `id` and `argv` are required):
     grace       seconds between SIGABRT and SIGKILL at the deadline (5)
     memory      bytes that all processes together may use, or null
     cpus        size of the CPU set, or null
-    cores       whether a crash may leave a core file in work/ (false)
+    cores       what becomes of core files: "stacks" (read, then deleted), "keep", or "off" (none is written)
+    core_cap    bytes that one core may take on the disk (no cap)
+    stacks      path of stacks.py, which reads stacks and cores; null = nothing is read, and no core is written
+    tools       folder of the tools that stacks.py uses, or null
     processes   ranks to start (1); each gets REPRO_RANK, REPRO_WORLD, REPRO_COORDINATOR, and logs `stdout.0` ...
     head_cap, tail_cap  bytes kept of the beginning (1 MiB) and of the end (8 MiB) of each output
     watch_stdin true: end of file on the supervisor's standard input means that the tool has died: stop everything
@@ -27,6 +31,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import itertools
 import json
 import os
 import resource
@@ -39,7 +44,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes longer than all the rest
     from typing import Any, Callable
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 1, 36, 0x59616D61  # linux/prctl.h
 PF_EXITING = 0x4  # linux/sched.h
 F_SETPIPE_SZ = 1031  # fcntl.F_SETPIPE_SZ exists from Python 3.10 only
 CHUNK = 1 << 20  # bytes moved at once, and size of the pipes
@@ -47,7 +52,14 @@ SAMPLE = 0.1  # seconds between two looks at the memory of the tree; half of it 
 DRAIN = 1.0  # seconds to read on after the script has ended, while something else holds its output open
 LINGER = 0.2  # seconds that helpers of the script (multiprocessing's resource tracker) get to end by themselves
 UNKILLABLE = 10.0  # seconds after which a process that SIGKILL does not end (stuck in a driver) is given up
-RESERVED = 16384  # bytes set aside for result.json, so that a full disk cannot take the verdict
+LIVE = 22.0  # seconds that stacks.py gets for the living processes of a hang; it means to be done in 20
+READ = 62.0  # seconds that it gets for the cores
+DUMP = 30.0  # seconds that a process may need to write its core, past the deadline or `grace`
+DUMPING = {  # signals that leave a core, signal(7)
+    "SIG" + name: getattr(signal, "SIG" + name)
+    for name in ("ABRT", "SEGV", "BUS", "FPE", "ILL", "SYS", "TRAP", "QUIT", "XCPU", "XFSZ")
+}
+RESERVED = 32768  # bytes set aside for result.json, so that a full disk cannot take the verdict
 MARK = b"\n[... %15d bytes left out ...]\n"  # of constant length: the cut never makes a log longer
 MARK_LENGTH = len(MARK % 0)
 NOTES = 20  # notes kept; a bound on the size of result.json
@@ -71,12 +83,13 @@ def threads(pid: int) -> list[str]:
         return []
 
 
-def descendants() -> list[int]:
-    """Every process below this one: as subreaper it inherits those whose own parents have ended."""
+def descendants(without: int = 0) -> list[int]:
+    """Every process below this one, but for `without` and those below that; orphans come to us, the subreaper."""
     found = [os.getpid()]
     for pid in found:  # grows as we go down
         for thread in threads(pid):
-            found += map(int, read("/proc/%d/task/%s/children" % (pid, thread)).split())
+            children = map(int, read("/proc/%d/task/%s/children" % (pid, thread)).split())
+            found += [child for child in children if child != without]
     return found[1:]
 
 
@@ -106,6 +119,55 @@ def kernel_oom_kills() -> int:
     ]
     counts = [line.split()[1] for place in places for line in read(place).splitlines() if line.startswith("oom_kill ")]
     return int(counts[0]) if counts else 0
+
+
+def exiting(pid: int) -> bool:
+    """Whether the process has come to its end, though it cannot be waited for yet."""
+    fields = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
+    return bool(fields) and bool(int(fields[6]) & PF_EXITING)
+
+
+def dumping(pid: int) -> bool:
+    return "\nCoreDumping:\t1" in read("/proc/%d/status" % pid)
+
+
+def dying(pid: int) -> bool:
+    """Whether its core is written, or it is taken apart after that; not if its first thread alone has ended."""
+    return dumping(pid) or (exiting(pid) and len(threads(pid)) == 1)
+
+
+def shared_name() -> str:
+    """What every core here is called, in the folder of its process; empty where its name says whose it is."""
+    name = read("/proc/sys/kernel/core_pattern").strip()
+    return name if name and name[0] not in "|/" and "%" not in name else ""
+
+
+def limit_core(pid: int, cap: int) -> int:
+    """Limit the core that this process may leave; returns the limit that it had."""
+    try:
+        had, hard = resource.prlimit(pid, resource.RLIMIT_CORE)
+        resource.prlimit(pid, resource.RLIMIT_CORE, (cap, hard))
+    except (OSError, ValueError):
+        return 0  # it has ended, or belongs to another user
+    return had
+
+
+def kill(pids: list[int]) -> None:
+    for pid in pids:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+def set_core_aside(pid: int, cwd: str, folder: str) -> None:
+    """Give a core whose name says nothing the name `core.<pid>`, before another process writes over it."""
+    path = os.path.join(cwd, shared_name())
+    if os.path.isfile(path) and not os.path.islink(path):
+        try:
+            os.rename(path, os.path.join(folder, "core.%d" % pid))
+        except OSError:
+            pass  # the script put something there: stacks.py finds the core where it is
 
 
 def record_threads(pids: list[int], path: str) -> None:
@@ -150,6 +212,7 @@ class Log:
 
     def finish(self) -> bool:
         """Put the ring in order, mark the cut. True if the script had removed the file, which is then written again."""
+        os.fchmod(self.fd, 0o644)  # a script may have made it unreadable
         if self.total > self.head + self.tail:
             oldest = (self.total - self.head) % self.tail
             ring = os.pread(self.fd, self.tail, self.head)
@@ -221,7 +284,11 @@ class Rank:
         self.status: int | None = None
         self.usage: resource.struct_rusage | None = None
         self.ended = float("inf")
-        self.pid = self._start(spec, os.path.join(folder, spec.get("cwd", "work")), env, [w for _, w in ends])
+        self.stopped = False  # by the supervisor
+        self.held = 0  # its limit for cores, while that of another is being written
+        self.died = 0.0  # when its core was first seen being written, which may take longer than another's whole end
+        self.cwd = os.path.join(folder, spec.get("cwd", "work"))  # where it was seen last: its core goes there
+        self.pid = self._start(spec, self.cwd, env, [w for _, w in ends])
         for _, write_end in ends:
             os.close(write_end)
 
@@ -234,8 +301,11 @@ class Rank:
                 libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # should this supervisor be killed
                 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)  # Python ignores some, a shell's background job others
+                libc.prctl(PR_SET_PTRACER, ctypes.c_ulong(-1))  # under Yama stacks.py, a sibling, might not read it
                 hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-                resource.setrlimit(resource.RLIMIT_CORE, (hard if spec.get("cores") else 0, hard))
+                # The kernel counts the bytes that it writes, not the holes (dump_emit in fs/coredump.c).
+                cap = min((hard, spec.get("core_cap") or hard), key=lambda n: n & (1 << 64) - 1)  # -1 is no limit
+                resource.setrlimit(resource.RLIMIT_CORE, (cap if takes_cores(spec) else 0, hard))
                 if spec.get("cpus"):
                     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: spec["cpus"]])
                 for target, source in enumerate([os.open(os.devnull, os.O_RDONLY), *outputs]):
@@ -257,19 +327,8 @@ class Rank:
         return self.status is not None and self.status != 0
 
 
-def describe(rank: Rank | None) -> dict[str, Any]:
-    """How the rank that counts has ended, in the kernel's words."""
-    status = rank.status if rank else None
-    usage = rank.usage if rank else None
-    number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else 0
-    names = {entry.value: entry.name for entry in signal.Signals}
-    return {
-        "exit_status": None if status is None or number else os.WEXITSTATUS(status),
-        "signal": names.get(number, "SIG%d" % number) if number else None,
-        "core": os.WCOREDUMP(status) if status is not None else False,
-        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3) if usage else 0.0,
-        "peak_memory": usage.ru_maxrss * 1024 if usage else 0,
-    }
+def takes_cores(spec: dict[str, Any]) -> bool:
+    return bool(spec.get("stacks")) and spec.get("cores", "off") != "off"
 
 
 class Supervisor:
@@ -277,12 +336,15 @@ class Supervisor:
 
     def __init__(self, folder: str, spec: dict[str, Any]) -> None:
         self.folder, self.spec = folder, spec
+        self.work = os.path.join(folder, spec.get("cwd", "work"))
         self.ranks: list[Rank] = []
         self.pipes: dict[int, Log] = {}
         self.notes: list[str] = []
         self.stop = ""  # why the tool wants an end
         self.childless = False
-        self.peak = 0
+        self.peak, self.over, self.sample_at = 0, False, 0.0
+        self.kills: int | None = None  # kernel_oom_kills() at the end; taken before a reader can be one of them
+        self.reader, self.reader_status = 0, None  # type: int, int | None
         self.poll = select.poll()
         wake, waker = os.pipe()
         os.set_blocking(waker, False)
@@ -314,18 +376,27 @@ class Supervisor:
             cause = self._follow(self.started + self.spec.get("timeout", 600))
         except OSError as error:
             infra = str(error)
+        closed = time.monotonic()
+        for rank in self.ranks:
+            rank.stopped = rank.status is None and not rank.died
         if cause == "deadline":
             self._abort()
         elif cause == "ended":
             self._pump_until(DRAIN, lambda: not self.pipes)
             self._pump_until(LINGER, lambda: self.childless)
-            left = sorted(read("/proc/%d/comm" % pid).strip() for pid in descendants())
+            own = [rank.pid for rank in self.ranks]
+            left = sorted(read("/proc/%d/comm" % pid).strip() for pid in descendants() if pid not in own)
+        for rank in [rank for rank in self.ranks if rank.died and rank.status is None]:
+            self.note("process %d was killed while its core was being written" % rank.pid)
         stuck = self._kill_tree()
         self._pump_until(DRAIN, lambda: not self.pipes)
         if left:
             self.note("left %d processes behind: %s" % (len(left), ", ".join(left[:5])))
         if stuck:
             self.note("%d processes did not end after SIGKILL" % len(stuck))
+        if cause in ("ended", "deadline", "memory"):
+            self._read_cores(wall)
+        kills = self._count_kills()
         logs = [log for rank in self.ranks for log in rank.logs]
         if [log for log in logs if log.finish()]:
             self.note("the script removed its logs, which were written again")
@@ -333,27 +404,46 @@ class Supervisor:
         if refused:
             self.note("the disk refused %d bytes of output" % refused)
         # The first rank to fail counts: the others often fail because it did.
-        rank = min(self.ranks, key=lambda rank: (not rank.failed, rank.ended), default=None)
-        result = describe(rank)
+        first = min(self.ranks, key=lambda rank: (not rank.failed, rank.ended), default=None)
+        ends = [dict(self._describe(rank, closed), rank=index) for index, rank in enumerate(self.ranks)]
+        result = self._describe(first, closed)
         # Where attempts share a cgroup, a kill counts only if it can have been this one's.
         ours = self.spec.get("own_cgroup") or (cause == "ended" and result["signal"] == "SIGKILL")
         result.update(
             schema=1,
             id=self.spec["id"],
             infra=infra,
-            cancelled=self.stop if cause == "cancelled" else "",
+            cancelled=self.stop,  # also where it only cut the evidence short: then it is no verdict to keep
             timed_out=cause == "deadline",
-            oom_kills=(kernel_oom_kills() - kills_before if ours else 0) + (cause == "memory"),
+            over_limit=cause == "memory",
+            oom_kills=(kills - kills_before if ours else 0) + (cause == "memory"),
             peak_memory=max(self.peak, result["peak_memory"]),
             started=time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(wall)) + ".%03dZ" % (wall % 1 * 1000),
-            seconds=round(min(rank.ended if rank else 0.0, time.monotonic()) - self.started, 3) if rank else 0.0,
             stdout_bytes=sum(log.total for log in logs[::2]),
             stderr_bytes=sum(log.total for log in logs[1::2]),
             left_behind=len(left),
             disk_full=bool(refused),
             notes=self.notes,
+            ranks=ends if len(ends) > 1 else [],
         )
         return result
+
+    def _describe(self, rank: Rank | None, closed: float) -> dict[str, Any]:
+        """How a rank has ended, in the kernel's words; for one that had to be stopped, its time ends at `closed`."""
+        status = rank.status if rank else None
+        usage = rank.usage if rank else None
+        number = os.WTERMSIG(status) if status is not None and os.WIFSIGNALED(status) else 0
+        names = {entry.value: entry.name for entry in signal.Signals}
+        return {
+            "pid": rank.pid if rank else 0,
+            "exit_status": None if status is None or number else os.WEXITSTATUS(status),
+            "signal": names.get(number, "SIG%d" % number) if number else None,
+            "core": os.WCOREDUMP(status) if status is not None else False,
+            "stopped": rank.stopped if rank else False,
+            "seconds": round(min(rank.ended, closed) - self.started, 3) if rank else 0.0,
+            "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 3) if usage else 0.0,
+            "peak_memory": usage.ru_maxrss * 1024 if usage else 0,
+        }
 
     def _start(self) -> None:
         world = self.spec.get("processes", 1)
@@ -374,35 +464,58 @@ class Supervisor:
 
     def _follow(self, deadline: float) -> str:
         """Until there is a reason to stop: `ended`, `cancelled`, `deadline`, `memory`."""
-        limit = self.spec.get("memory") or 0
-        step = SAMPLE / 2 if limit else SAMPLE
-        sample_at = self.started
         while True:
             now = time.monotonic()
             alive = [rank for rank in self.ranks if rank.status is None]
             failed = [rank.ended for rank in self.ranks if rank.failed]
-            if not alive or (failed and now > min(failed) + self.spec.get("grace", 5)):
+            end = min([deadline, *(ended + self.spec.get("grace", 5) for ended in failed)])
+            if now >= min(end, self.sample_at):
+                self._watch_cores()
+            if not alive:
                 return "ended"
             if self.stop:
                 return "cancelled"
-            if now >= deadline:
-                return "deadline"
-            if now >= sample_at and self._over(limit):
+            if now >= end:
+                if now < end + DUMP and any(dying(rank.pid) for rank in alive):
+                    end = now + SAMPLE  # a crash, whose core takes its time, is no hang
+                else:
+                    return "ended" if failed or any(rank.died for rank in alive) else "deadline"
+            if self._over():
                 return "memory"
-            if now >= sample_at:
-                sample_at = now + max(step, 10 * (time.monotonic() - now))  # at most a tenth of one CPU
-            self._pump(min(sample_at, deadline) - now)
+            self._pump(min(self.sample_at, end) - now)
 
-    def _over(self, limit: int) -> bool:
-        """Take the memory of the tree; whether it is over the limit, shared pages counted once."""
-        tree = descendants()
+    def _watch_cores(self) -> None:
+        """A rank dies before its core is written; until that is set aside no other may write over it."""
+        alive = [rank for rank in self.ranks if rank.status is None]
+        for rank in alive:
+            try:
+                rank.cwd = os.readlink("/proc/%d/cwd" % rank.pid)
+            except OSError:
+                pass  # it has ended
+            rank.died = rank.died or (time.monotonic() if dumping(rank.pid) else 0.0)
+        writing = any(rank.died for rank in alive)
+        for rank in alive if len(self.ranks) > 1 and takes_cores(self.spec) and shared_name() else ():
+            if writing and not rank.held and not rank.died:
+                rank.held = limit_core(rank.pid, 0)
+            elif rank.held and not writing:
+                limit_core(rank.pid, rank.held)
+                rank.held = 0
+
+    def _over(self) -> bool:
+        """Look at the memory of the tree, for at most a tenth of one CPU; shared pages count once."""
+        limit, now = self.spec.get("memory") or 0, time.monotonic()
+        if now < self.sample_at:
+            return False
+        tree = descendants(self.reader)
         used = sum(map(resident, tree))
         if limit and used > limit:
             used = sum(map(proportional, tree))
         over = 0 < limit < used
-        if over:
+        if over and not self.over:
+            self.over = True
             self.note("used %d MiB of the %d MiB allowed: killed" % (used >> 20, limit >> 20))
         self.peak = max(self.peak, used)
+        self.sample_at = now + max(SAMPLE / 2 if limit else SAMPLE, 10 * (time.monotonic() - now))
         return over
 
     def _pump(self, timeout: float) -> None:
@@ -427,33 +540,108 @@ class Supervisor:
                 return
             for rank in self.ranks:
                 if rank.pid == pid:
-                    rank.status, rank.usage, rank.ended = status, usage, time.monotonic()
+                    self._watch_cores()  # one that is dying still died before this one
+                    rank.status, rank.usage, rank.ended = status, usage, rank.died or time.monotonic()
+                    if os.WCOREDUMP(status) and takes_cores(self.spec):
+                        set_core_aside(pid, self.work, self.folder)
+            if pid == self.reader:
+                self.reader_status = status
 
     def _closed(self, fd: int) -> None:
         log = self.pipes.pop(fd)
         self.poll.unregister(fd)
         os.close(fd)
         pid = next(rank.pid for rank in self.ranks if log in rank.logs)
-        fields = read("/proc/%d/stat" % pid).rpartition(")")[2].split()
-        if fields and not int(fields[6]) & PF_EXITING:  # the kernel closes them too, while the process ends
+        if os.path.exists("/proc/%d/stat" % pid) and not exiting(pid):  # as it ends, the kernel closes them too
             self.note("closed its " + os.path.basename(log.path))
 
     def _pump_until(self, seconds: float, done: Callable[[], bool]) -> None:
         limit = time.monotonic() + seconds
         while not done() and time.monotonic() < limit:
+            if self._over():  # the limit holds past the deadline too
+                kill(descendants(self.reader))
             self._pump(min(0.02, seconds))
 
     def _abort(self) -> None:
         """At the deadline: evidence, then SIGABRT: faulthandler writes the Python stacks, the kernel the core."""
+        tree = descendants()
+        mains = [rank.pid for rank in self.ranks if rank.status is None]
         try:
-            record_threads(descendants(), os.path.join(self.folder, "threads"))
+            make_way(os.path.join(self.folder, "threads"))  # opening a pipe that the script put there would wait
+            record_threads(tree, os.path.join(self.folder, "threads"))
         except OSError as error:
             self.note("could not record the threads: %s" % error)
-        for rank in self.ranks:
-            if rank.status is None:  # so not waited for, and the number is still its own
-                os.killpg(rank.pid, signal.SIGABRT)
-                os.killpg(rank.pid, signal.SIGCONT)  # it may have stopped itself
-        self._pump_until(self.spec.get("grace", 5), lambda: all(rank.status is not None for rank in self.ranks))
+        self._read("live", LIVE, pids=mains + [pid for pid in tree if pid not in mains])
+        for pid in set(descendants()) - set(mains):
+            limit_core(pid, 0)  # they get the signal too, and would write their cores over that of the rank
+        if takes_cores(self.spec):  # of a child whose death may be why the others wait; its pid is in the file
+            set_core_aside(0, self.work, self.folder)
+        last = time.monotonic() + DUMP
+        for rank in self.ranks:  # one after the other: they share the name of the core
+            self._abort_rank(rank, last)
+
+    def _abort_rank(self, rank: Rank, last: float) -> None:
+        def done() -> bool:
+            return rank.status is not None or bool(self.stop)
+
+        if not done():  # so not waited for, and the number is still its own
+            os.killpg(rank.pid, signal.SIGABRT)
+            os.killpg(rank.pid, signal.SIGCONT)  # it may have stopped itself
+        self._pump_until(self.spec.get("grace", 5) / len(self.ranks), done)
+        self._pump_until(last - time.monotonic(), lambda: done() or not dying(rank.pid))
+
+    def _count_kills(self) -> int:
+        """Kills for memory in this cgroup until the first reader ran: one that runs out of memory is no verdict. What
+        lies then where stacks belong is the script's, and would be believed."""
+        if self.kills is None:
+            make_way(os.path.join(self.folder, "stacks.json"), os.path.join(self.folder, "stacks"))
+            self.kills = kernel_oom_kills()
+        return self.kills
+
+    def _read(self, mode: str, limit: float, **request: Any) -> None:
+        """Let stacks.py read stacks or cores, in a session of its own. Whatever becomes of it costs a note at most."""
+        program = self.spec.get("stacks")
+        if not program:
+            return
+        try:
+            self._count_kills()
+            request.update(tools=self.spec.get("tools"), ranks=[rank.pid for rank in self.ranks])
+            request.update(command=" ".join(self.spec["argv"]), limit=limit - 2)
+            self.reader_status = None
+            self.reader = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", program, mode, self.folder, json.dumps(request)],
+                {"PATH": os.defpath, "LC_ALL": "C.UTF-8", "NO_COLOR": "1"},
+                file_actions=[(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in range(3)],
+                setsid=True,
+            )
+        except OSError as error:
+            self.note("could not read stacks: %s" % error)
+            return
+        self._pump_until(limit, lambda: self.reader_status is not None or bool(self.stop))
+        if self.reader_status is None:
+            os.killpg(self.reader, signal.SIGKILL)
+            self._pump_until(1.0, lambda: self.reader_status is not None)
+        status, self.reader = self.reader_status, 0
+        if status is None or os.WIFSIGNALED(status):
+            self.note("reading stacks was ended %s" % ("with the attempt" if self.stop else "before it was done"))
+        elif status != 0:  # 100 and more: an errno
+            number = os.WEXITSTATUS(status) - 100
+            self.note("stacks could not be recorded: " + (os.strerror(number) if number > 0 else "the program failed"))
+
+    def _read_cores(self, since: float) -> None:
+        """Look for cores where a process can have left one, and read them."""
+        ends = [dict(self._describe(rank, 0), held=rank.held != 0) for rank in self.ranks]
+        died = [end for end in ends if end["signal"] in DUMPING]
+        child = any((end["exit_status"] or 0) - 128 in DUMPING.values() for end in ends)  # as a shell says it
+        stem = read("/proc/sys/kernel/core_pattern").strip().rpartition("/")[2].partition("%")[0]
+        own = next(os.walk(self.folder), ("", [], []))
+        walks = itertools.chain([own], os.walk(self.work), os.walk(os.path.join(self.folder, "tmp")))
+        names = itertools.islice((name for _, _, files in walks for name in files), 20000)
+        found = any(name.startswith(("core.", stem or "core.")) for name in names)
+        if takes_cores(self.spec) and (died or child or found):
+            request = {"cores": self.spec["cores"], "cap": self.spec.get("core_cap"), "work": self.work}
+            self._read("core", READ, since=since, died=died, places=[rank.cwd for rank in self.ranks], **request)
 
     def _kill_tree(self) -> list[int]:
         """SIGKILL until no descendant is left; returns those that do not die."""
@@ -462,11 +650,7 @@ class Supervisor:
             tree = descendants()
             if self.childless or time.monotonic() > limit:
                 return tree
-            for pid in tree:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
+            kill(tree)
             self._pump(0.002)
 
 

@@ -10,24 +10,30 @@ import shlex
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from repromatrix import __version__
+from repromatrix.attempts import lay_out
 from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
+from repromatrix.engines.cores import store as store_cores
+from repromatrix.engines.device_memory import watched
 from repromatrix.engines.schedule import Done, Grant, Job, Scheduler
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError, ReproError, UserError
 from repromatrix.events import Listener
+from repromatrix.evidence.passes import without_log
+from repromatrix.explain import due, dumps, explain, keep_own, run_dumping
+from repromatrix.graded import grade_attempt, record
 from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make
 from repromatrix.project import Project
-from repromatrix.results.model import AttemptResult, CellResult, RunInfo
+from repromatrix.results.model import INTERRUPTED, AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
-from repromatrix.spec.model import Cell, Environment, Matrix, Outcome, SignatureRule, word
+from repromatrix.spec.model import Cell, Environment, Matrix, Outcome, word
 from repromatrix.ui.stream import streaming
 
 
@@ -67,7 +73,7 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
     keys = plan.keys.values()
     with Results(project.state) as results, results.writing(announce=listener.note):
         if aside := results.recover():
-            listener.note(f"{len(aside)} unfinished attempts of earlier runs set aside in {aside[0].parent}")
+            listener.note(f"{len(aside)} unfinished attempts of earlier runs lie, without cores, in {aside[0].parent}")
         if request.rerun or request.single:
             results.forget(keys)
         kept = results.many(keys)
@@ -150,8 +156,12 @@ class _Work:
     Attributes:
         parallel: Attempts at once.
         prepared: Environments that are ready.
+        tools: What reads stacks, by Python minor version; absent where it cannot be had.
+        told: Why it cannot, each said once.
         trouble: Why a cell's attempt was lost.
         attempted: Attempts that ended.
+        turns: Who explains a cell, one attempt at a time.
+        done_with: Cells whose HLO was collected by a second run.
     """
 
     project: Project
@@ -163,17 +173,19 @@ class _Work:
     cancel: threading.Event
     parallel: int
     prepared: dict[Environment, Prepared] = field(default_factory=dict)
+    tools: dict[str, Path] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
     trouble: dict[Cell, str] = field(default_factory=dict)
     attempted: int = 0
+    turns: dict[Cell, threading.Lock] = field(default_factory=dict)
+    done_with: set[Cell] = field(default_factory=set)
     mutex: threading.Lock = field(default_factory=threading.Lock)
 
     def do(self, todo: Mapping[Cell, int], gpus: int) -> None:
         """Attempt each cell of `todo` as often as it says, on `gpus` GPUs."""
-        jobs = [
-            job
-            for environment in dict.fromkeys(cell.environment for cell in todo)
-            for job in self.environment_jobs(environment)
-        ]
+        environments = list(dict.fromkeys(cell.environment for cell in todo))
+        jobs = [self.tools_job(python) for python in dict.fromkeys(each.python for each in environments)]
+        jobs += [job for environment in environments for job in self.environment_jobs(environment)]
         attempts: dict[str, Cell] = {}
         for cell, count in todo.items():
             for turn in range(count):
@@ -184,7 +196,8 @@ class _Work:
         def done(end: Done) -> None:
             if end.name in attempts:
                 overall.advance(1)
-                if end.error is not None:  # its own, or that of the environment it needed
+                # Its own, or that of the environment it needed; what fails after Ctrl-C does so because of it.
+                if end.error is not None and not self.cancel.is_set():
                     self.trouble.setdefault(attempts[end.name], _words(end.error))
             if end.error is not None and not end.cause and not isinstance(end.error, ReproError):
                 self.listener.warn(f"{end.name}: {type(end.error).__name__}: {end.error}")
@@ -193,6 +206,27 @@ class _Work:
             Scheduler({"net": 1, "build": 2, "cpu": self.parallel, "gpu": gpus}).run(jobs, done, self.cancel)
         finally:
             overall.finish()
+
+    def tools_job(self, python: str) -> Job:
+        """What reads stacks: a run without them is poorer, and no attempt fails for it."""
+
+        def fetch(_: Grant) -> None:
+            from repromatrix.envs.tools import tools
+
+            matrix, offline = self.plan.selection.matrix, self.request.offline
+            try:
+                found = tools(python, matrix, self.project, self.listener, self.cancel, offline=offline)
+            except Exception as error:
+                with self.mutex:
+                    told = _words(error) in self.told
+                    self.told.add(_words(error))
+                if not told and not self.cancel.is_set():
+                    self.listener.warn(_words(error))
+            else:
+                if found is not None:
+                    self.tools[python] = found
+
+        return Job(_tools_of(python), frozenset(), {"net": 1}, fetch)
 
     def environment_jobs(self, environment: Environment) -> list[Job]:
         lock = self.plan.locks[environment]
@@ -224,25 +258,69 @@ class _Work:
             task.finish(note)
 
         tokens = {"cpu": min(self.parallel, cell.repro.cpus or 1), "gpu": gpus_wanted(cell.target)}
-        return Job(f"run {cell.id}#{turn}", frozenset({f"prepare {self.plan.locks[cell.environment].id}"}), tokens, run)
+        needs = {f"prepare {self.plan.locks[cell.environment].id}", _tools_of(cell.environment.python)}
+        return Job(f"run {cell.id}#{turn}", frozenset(needs), tokens, run)
 
     def attempt(self, cell: Cell, number: int, folder: Path, gpus: tuple[int, ...]) -> str:
         """Run one attempt and put it on record; returns how it ended."""
         key, prepared = self.plan.keys[cell], self.prepared[cell.environment]
-        cores = self.plan.selection.matrix.run.cores == "keep"
-        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus, cores=cores)
+        cores, tools = self.plan.selection.matrix.run.cores, self.tools.get(cell.environment.python)
+        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus, cores=cores, tools=tools)
         (folder / "command").write_text(self.engine.command(prepared, attempt) + "\n")
-        with streaming(folder) if self.request.single else nullcontext():
-            raw = self.engine.run(prepared, attempt, self.cancel)
+        hlo = None
+        told = without_log if dumps(cell) else None
+        with (
+            streaming(folder, attempt.processes, told) if self.request.single else nullcontext(),
+            watched(gpus) as seen,
+        ):
+            if dumps(cell):
+                raw, hlo = run_dumping(self.engine, prepared, attempt, cell, self.cancel)
+            else:
+                raw = self.engine.run(prepared, attempt, self.cancel)
         if self.cancel.is_set() and raw.infra:
             return "cancelled"
-        graded = grade_attempt(cell, self.plan.selection.matrix.signatures, number, folder, raw, self.project)
+        notes = (*raw.notes, *filter(None, [seen.trouble]), *store_cores(folder, self.cancel))
+        raw = replace(raw, notes=notes, device_memory=seen.used)
+        record(folder, raw)
+        graded = self.grade(cell, number, folder, raw)
+        second = due(cell, graded)
+        if second and not self.explained(cell, graded, attempt):
+            return "cancelled"
+        if hlo is not None:
+            keep_own(folder, raw, graded, hlo)
+        if second or hlo is not None:
+            graded = self.grade(cell, number, folder, raw)
         self.results.add(key, graded, {"cell": cell.id, "engine": self.engine.name, "identity": prepared.identity})
         with self.mutex:
             self.attempted += 1
             if graded.outcome is Outcome.INFRA:
                 self.trouble.setdefault(cell, graded.reason)
         return f"{graded.outcome.value} {graded.seconds:.1f}s"
+
+    def grade(self, cell: Cell, number: int, folder: Path, raw: Raw) -> AttemptResult:
+        return grade_attempt(cell, self.plan.selection.matrix.signatures, number, folder, raw, self.project)
+
+    def explained(self, cell: Cell, found: AttemptResult, attempt: Attempt) -> bool:
+        """Collect the HLO of `cell`, once in this run; False where that was cancelled and the attempt needs it.
+
+        Another attempt of the cell waits meanwhile, as its witness is looked for in the same HLO.
+        """
+        with self.mutex:
+            turn = self.turns.setdefault(cell, threading.Lock())
+        with turn:
+            if cell in self.done_with:
+                return True
+            if self.request.single:
+                self.listener.note(f"{found.outcome.value} after {found.seconds:.1f} s; a second run collects its HLO")
+            task = self.listener.start("run", f"{cell.id}#{found.number} HLO")
+            rules, prepared = self.plan.selection.matrix.signatures, self.prepared[cell.environment]
+            try:
+                ended = explain(cell, rules, found, attempt, self.engine, prepared, self.project, self.cancel)
+            finally:
+                task.finish()
+            if ended:
+                self.done_with.add(cell)
+            return ended or cell.hlo == "failures"  # a failure counts without its HLO, a witness does not
 
 
 def fetch_missing(
@@ -267,83 +345,6 @@ def fetch_missing(
     return missing
 
 
-def lay_out(cell: Cell, ident: str, folder: Path, devices: tuple[int, ...], *, cores: bool) -> Attempt:
-    """Put the script and the files it needs into the attempt's folder.
-
-    Raises:
-        UserError: A file of the repro has gone or was changed since it was read.
-    """
-    from repromatrix.spec.repro import content_hash
-
-    work = folder / "work"
-    work.mkdir(parents=True, exist_ok=True)
-    for name in (cell.repro.path.name, *cell.repro.files):
-        source = cell.repro.path.parent / name
-        target = work / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            shutil.copyfile(source, target)
-        except FileNotFoundError:
-            raise UserError("the file has gone", where=str(source), hint="restore it, or correct `files`") from None
-    if content_hash(work, cell.repro.path.name, cell.repro.files) != cell.repro.sha256:
-        raise UserError(
-            "the script or a file it needs was changed during the run", where=str(cell.repro.path), hint="run again"
-        )
-    arguments = [part for name, value in cell.params for part in (f"--{name}", word(value))]
-    return Attempt(
-        id=ident,
-        folder=folder,
-        script=cell.repro.path.name,
-        arguments=tuple(arguments),
-        env=cell.env,
-        timeout=cell.timeout,
-        memory=cell.memory,
-        cpus=cell.repro.cpus,
-        gpus=len(devices),
-        devices=devices,
-        processes=cell.repro.processes,
-        cores=cores,
-    )
-
-
-def grade_attempt(
-    cell: Cell, rules: Sequence[SignatureRule], number: int, folder: Path, raw: Raw, project: Project
-) -> AttemptResult:
-    """What one attempt means, from the supervisor's record and the logs in `folder`."""
-    from repromatrix.evidence.outcome import GradeContext, grade
-
-    stdout, stderr = (read_log(folder, name, cell.repro.processes) for name in ("stdout", "stderr"))
-    found = grade(raw, stdout, stderr, GradeContext.of(cell, tuple(rules)))
-    return AttemptResult(
-        number=number,
-        outcome=found.outcome,
-        exit_status=found.exit_status,
-        signal=found.signal,
-        signature=found.signature,
-        reason=found.reason,
-        seconds=raw.seconds,
-        started=raw.started,
-        evidence=str(folder.relative_to(project.root)),
-        metrics=found.metrics,
-        peak_memory=raw.peak_memory,
-        notes=(*raw.notes, *found.notes),
-    )
-
-
-def read_log(folder: Path, name: str, processes: int = 1) -> str:
-    """A log's text, those of several ranks one after the other; undecodable bytes become U+FFFD.
-
-    Only files that the supervisor makes are read: a script may have put others, or links to this host's files, there.
-
-    Args:
-        name: `stdout` or `stderr`.
-        processes: Ranks of the attempt; several write `stdout.0`, `stdout.1`...
-    """
-    names = [name] if processes == 1 else [f"{name}.{rank}" for rank in range(processes)]
-    paths = [folder / each for each in names if (folder / each).is_file() and not (folder / each).is_symlink()]
-    return "".join(path.read_bytes().decode("utf-8", "replace") for path in paths)
-
-
 def _cell_result(
     plan: Plan,
     cell: Cell,
@@ -361,7 +362,7 @@ def _cell_result(
     elif cell in plan.infra:
         absent = (Outcome.INFRA, plan.infra[cell])
     else:
-        absent = (Outcome.INFRA, trouble.get(cell, "the run was interrupted before this cell"))
+        absent = (Outcome.INFRA, trouble.get(cell, INTERRUPTED))
     ran = engine.name if key else ""
     result = assemble(
         cell,
@@ -384,6 +385,10 @@ def again(cell: Cell, engine: str) -> str:
     params = [part for name, value in cell.params for part in ("--param", f"{name}={word(value)}")]
     place = ["--env", cell.environment.id, "--target", cell.target, *(["--engine", engine] if engine else [])]
     return shlex.join(["uv", "run", "invoke", "run", cell.repro.name, *place, *params])
+
+
+def _tools_of(python: str) -> str:
+    return f"tools py{python.replace('.', '')}"
 
 
 def _words(error: BaseException) -> str:

@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from repromatrix import __version__
-from repromatrix.engines.attempt import read_raw
 from repromatrix.engines.base import ISOLATION
-from repromatrix.flow import grade_attempt, host_facts
+from repromatrix.flow import host_facts
+from repromatrix.graded import grade_attempt, recall
 from repromatrix.plan import Request, choose, read
 from repromatrix.project import Project
 from repromatrix.results.assemble import judged, with_attempts
@@ -78,9 +78,9 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
             for before, after in zip(kept.attempts, graded, strict=True):
                 if before != after:
                     results.amend(kept.key, after)
-                    changes.append(
-                        {"cell": kept.id, "attempt": after.number, "before": _words(before), "after": _words(after)}
-                    )
+                words = {"before": _words(before), "after": _words(after)}
+                if words["before"] != words["after"]:  # a new version of the signatures alone changes nothing to tell
+                    changes.append({"cell": kept.id, "attempt": after.number, **words})
             results.save_cells([with_attempts(kept, cell.expect, graded)])
     return changes, total
 
@@ -91,7 +91,7 @@ def _again(project: Project, cell: Cell, rules: Sequence[SignatureRule], attempt
     folder = project.root / attempt.evidence
     if not (folder / "result.json").is_file():
         return attempt  # its evidence was deleted: what was found then stands
-    found = grade_attempt(cell, rules, attempt.number, Path(folder), read_raw(folder), project)
+    found = grade_attempt(cell, rules, attempt.number, Path(folder), recall(folder), project)
     return replace(found, started=attempt.started, seconds=attempt.seconds)
 
 

@@ -12,6 +12,8 @@ from repromatrix.envs.model import Impossible, Lock, Wheel
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.project import Project
+from repromatrix.spec.attempt import more
+from repromatrix.spec.deviceless import unable
 from repromatrix.spec.model import Cell, Environment, Excluded, Matrix, Repro, word
 
 
@@ -22,6 +24,7 @@ class Request:
     Attributes:
         params: Values that cells must have, as text; empty = all.
         single: Exactly one cell is wanted: it is run again and its output streamed.
+        hlo: `text` or `passes`: collect at least this of the HLO, as in `Cell`.
     """
 
     repro: str = ""
@@ -35,6 +38,7 @@ class Request:
     command: str = "invoke matrix"
     params: tuple[tuple[str, str], ...] = ()
     single: bool = False
+    hlo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +122,8 @@ def choose(matrix: Matrix, repros: tuple[Repro, ...], request: Request, engine: 
         cells = _with_params(cells, request)
     if request.repeat:
         cells = tuple(replace(cell, repeat=request.repeat) for cell in cells)
+    if request.hlo:
+        cells = tuple(cell if cell.repro.probe else replace(cell, hlo=more(cell.hlo, request.hlo)) for cell in cells)
     return Selection(matrix, repros, cells, chosen.excluded, len(everything.cells))
 
 
@@ -148,21 +154,18 @@ def gpus_wanted(target: str) -> int:
 
 
 def bars(cells: Iterable[Cell], gpus: int) -> dict[Cell, str]:
-    """Cells that this host cannot run, with the reason."""
+    """Cells that this host, or the version of jax, cannot run, with the reason."""
     found = {}
     usable = len(os.sched_getaffinity(0))
     for cell in cells:
-        kind = cell.target.partition(":")[0]
         wanted = gpus_wanted(cell.target)
         if wanted > gpus:
             has = f"{gpus} here" if gpus else "none here"
             found[cell] = f"needs {wanted} NVIDIA GPU{'s' * (wanted != 1)}, {has}"
-        elif kind not in ("cpu", "gpu"):
-            found[cell] = f"target {cell.target} is compiled without a device, which this version cannot do yet"
+        elif cell.described and (why := unable(cell.environment.jax)):
+            found[cell] = why
         elif (cell.repro.cpus or 1) > usable:
             found[cell] = f"needs {cell.repro.cpus} CPUs, {usable} here"
-        elif cell.repro.probe:
-            found[cell] = "a probe looks into installed wheels, which this version cannot do yet"
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -15,9 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import zstandard
 
-from repromatrix.engines.attempt import CANCELLED, abandoned, owner, read_raw
-from repromatrix.engines.base import Attempt, Prepared, Raw
+from repromatrix.engines.attempt import AFTERMATH, CANCELLED, GRACE, SUPERVISOR, abandoned, owner, read_raw
+from repromatrix.engines.base import Attempt, Prepared, RankEnd, Raw
+from repromatrix.engines.cores import store
 from repromatrix.engines.venv import VenvEngine
 from repromatrix.envs.model import Lock
 from repromatrix.envs.wheels import WheelStore
@@ -123,11 +126,6 @@ def test_sockets_fit_below_tmpdir(engine: VenvEngine, prepared: Prepared, attemp
     assert engine.run(prepared, one, NEVER).exit_status == 0, (deep / "stderr").read_text()
     assert (deep / "stdout").read_text() == "[1]\n"
     assert list(Path(os.environ.get("TMPDIR", "/tmp")).glob(f"repromatrix-{os.getpid()}-*")) == []
-
-
-def test_deadline(engine: VenvEngine, prepared: Prepared, attempt: Callable[..., Attempt]) -> None:
-    raw = engine.run(prepared, attempt("import time; time.sleep(1000)", timeout=0.5), NEVER)
-    assert (raw.timed_out, raw.signal, raw.infra) == (True, "SIGABRT", "")
 
 
 def test_cancel(engine: VenvEngine, prepared: Prepared, attempt: Callable[..., Attempt]) -> None:
@@ -274,6 +272,64 @@ def test_result_as_written(tmp_path: Path) -> None:
     assert raw_of(tmp_path, json.dumps(GOOD)) == Raw(1, peak_memory=1, seconds=0.5, started="2026-01-01T00:00:00Z")
 
 
+RANK = {
+    "rank": 1, "pid": 8, "exit_status": None, "signal": "SIGABRT", "core": True, "seconds": 2.5, "stopped": True,
+    "cpu_seconds": 1.0,
+}  # fmt: skip
+
+
+def test_what_earlier_versions_did_not_write(tmp_path: Path) -> None:
+    now = GOOD | {"pid": 7, "over_limit": True, "ranks": [RANK]}
+    raw = raw_of(tmp_path, json.dumps(now))
+    assert (raw.pid, raw.over_limit) == (7, True)
+    assert raw.ranks == (RankEnd(1, 8, None, "SIGABRT", True, 2.5, True),)
+
+
+def test_the_host_outwaits_the_supervisor() -> None:
+    """Its limits lie in a file that runs alone; here they meet."""
+    source = ast.parse(SUPERVISOR.read_text())
+    limits = {
+        node.targets[0].id: ast.literal_eval(node.value)
+        for node in source.body
+        if isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], ast.Name)
+        and isinstance(node.value, ast.Constant)
+    }
+    seconds = [limits[name] for name in ("DUMP", "LIVE", "DUMP", "UNKILLABLE", "READ", "DRAIN", "DRAIN", "LINGER")]
+    assert sum(seconds) + GRACE < AFTERMATH
+
+
+def test_what_the_supervisor_is_told(engine: VenvEngine, prepared: Prepared, attempt: Callable[..., Attempt]) -> None:
+    one = attempt("", cores="keep", tools=Path("/some/tools"), processes=2)
+    engine.run(prepared, one, NEVER)
+    spec = json.loads((one.folder / "spec.json").read_text())
+    assert (spec["cores"], spec["tools"]) == ("keep", "/some/tools")
+    assert Path(spec["stacks"]).read_text().startswith('"""Reads the stacks')
+    assert 0 < spec["core_cap"] <= min(16 << 30, shutil.disk_usage(one.folder).free // 4 + (1 << 30))
+    plain = attempt("")
+    engine.run(prepared, plain, NEVER)
+    spec = json.loads((plain.folder / "spec.json").read_text())
+    assert (spec["cores"], spec["tools"]) == ("off", None)
+
+
+@pytest.mark.skipif(
+    Path("/proc/sys/kernel/core_pattern").read_text()[:1] in "|/", reason="this host takes the cores for itself"
+)
+def test_a_kept_core(engine: VenvEngine, prepared: Prepared, attempt: Callable[..., Attempt]) -> None:
+    one = attempt("import ctypes; ctypes.string_at(0)", cores="keep")
+    raw = engine.run(prepared, one, NEVER)
+    assert (raw.signal, raw.core, raw.infra) == ("SIGSEGV", True, "")
+    core = one.folder / f"core.{raw.pid}"
+    content = core.read_bytes()
+    assert content[:4] == b"\x7fELF"
+    assert store(one.folder, NEVER) == ()
+    packed = one.folder / f"core.{raw.pid}.zst"
+    assert not core.exists()
+    assert packed.stat().st_size < len(content) / 2
+    with packed.open("rb") as file:
+        assert zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True).read() == content
+
+
 @pytest.mark.parametrize(
     ("text", "infra"),
     [
@@ -285,6 +341,9 @@ def test_result_as_written(tmp_path: Path) -> None:
         (json.dumps({key: value for key, value in GOOD.items() if key != "signal"}), "incomplete: KeyError('signal')"),
         (json.dumps(GOOD | {"exit_status": "0"}), "incomplete: TypeError"),
         (json.dumps(GOOD | {"exit_status": None}), "could not be killed"),
+        (json.dumps(GOOD | {"ranks": [{"rank": 0}]}), "incomplete: KeyError('pid')"),
+        (json.dumps(GOOD | {"ranks": ["0"]}), "incomplete: TypeError"),
+        (json.dumps(GOOD | {"pid": "0"}), "incomplete: TypeError"),
         (json.dumps(GOOD | {"cancelled": "SIGTERM"}), "stopped from outside (SIGTERM)"),
         (json.dumps(GOOD | {"disk_full": True}), "the disk was full"),
     ],
@@ -309,13 +368,6 @@ def test_a_link_is_no_verdict(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").write_text(json.dumps(GOOD))
     (tmp_path / "result.json").symlink_to("elsewhere")
     assert "cannot be read" in read_raw(tmp_path, "a").infra
-
-
-def test_a_script_that_stops_its_supervisor(
-    engine: VenvEngine, prepared: Prepared, attempt: Callable[..., Attempt]
-) -> None:
-    one = attempt("import os, signal, time\nos.kill(os.getppid(), signal.SIGTERM)\ntime.sleep(60)")
-    assert engine.run(prepared, one, NEVER).infra == "the supervisor was stopped from outside (SIGTERM)"
 
 
 def test_no_result(tmp_path: Path) -> None:

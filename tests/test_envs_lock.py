@@ -116,6 +116,7 @@ def test_axes_become_requirements() -> None:
 
 def test_cpu_local_cuda_and_development_versions() -> None:
     assert request_of(env("0.6.2")).requirements == ("jax==0.6.2",)
+    assert request_of(env("0.10.2", "12-local")).requirements == ("jax[cuda12-local]==0.10.2", "nvidia-cuda-nvcc-cu12")
     assert request_of(env("0.10.2", "13-local")).requirements == ("jax[cuda13-local]==0.10.2",)
     assert request_of(env("0.10.2", "13", nccl="2.28.9")).overrides == ("nvidia-nccl-cu13==2.28.9",)
     assert request_of(env("0.11.0.dev20260701", "12-local")).prerelease == (
@@ -512,6 +513,7 @@ def test_real_cuda_environments(tmp_path: Path) -> None:
         "numpy",
         "opt-einsum",
         "scipy",
+        "nvidia-cuda-nvcc-cu12",
     }
     thirteen = locked(env("0.10.2", "13", "3.12", "2.28.9"), tmp_path)
     assert thirteen.version("nvidia-nccl-cu13") == "2.28.9"

@@ -14,6 +14,7 @@ from repromatrix.engines.base import Raw
 from repromatrix.evidence.frames import stack_frames
 from repromatrix.evidence.model import Signature
 from repromatrix.evidence.outcome import Grade, GradeContext, grade, read_metrics
+from repromatrix.evidence.signature import VERSION
 from repromatrix.spec.model import Cell, Environment, Outcome, Repro, SignatureRule, Witness
 
 DATA = Path(__file__).parent / "data" / "evidence"
@@ -31,6 +32,12 @@ def logs(name: str) -> tuple[str, str]:
     return stdout, stderr
 
 
+def stacks(case: dict[str, Any]) -> list[tuple[str, ...]]:
+    """The frames of each of a case's stacks; of a case without, that there are none."""
+    texts = [(DATA / name).read_text(encoding="utf-8") for name in case.get("stacks", ())]
+    return [stack_frames(each, case.get("thread")) for each in texts] or [()]
+
+
 def ended(words: str) -> Raw:
     if words == "deadline":
         return Raw(signal="SIGKILL", timed_out=True)
@@ -40,13 +47,34 @@ def ended(words: str) -> Raw:
 @pytest.mark.parametrize(("case", "name"), [(case, name) for case in table() for name in case["files"]])
 def test_recordings_are_graded_as_the_table_says(case: dict[str, Any], name: str) -> None:
     stdout, stderr = logs(name)
-    assert stdout or stderr or case["ended"] == "exit 0" or name.startswith(("r40412", "r39257", "r30517"))
+    silent = ("r40412", "r39257", "r30517", "stacks/segv.0", "none")
+    assert stdout or stderr or case["ended"] == "exit 0" or name.startswith(silent)
     context = GradeContext(env=(("XLA_FLAGS", case.get("xla_flags", "")),), timeout=60)
-    found = grade(ended(case["ended"]), stdout, stderr, context)
-    assert found.outcome == case["outcome"]
-    assert (found.signature.title if found.signature else None) == case.get("title")
-    assert set(case.get("alternatives", ())) <= set(found.signature.alternatives if found.signature else ())
-    assert (found.signature is None) == (found.outcome is Outcome.OK)
+    for frames in stacks(case):
+        found = grade(ended(case["ended"]), stdout, stderr, context, frames)
+        assert found.outcome == case["outcome"]
+        assert (found.signature.title if found.signature else None) == case.get("title")
+        assert set(case.get("alternatives", ())) <= set(found.signature.alternatives if found.signature else ())
+        assert (found.signature is None) == (found.outcome is Outcome.OK)
+
+
+def test_a_stack_changes_the_title_only_where_nothing_but_the_signal_was_known() -> None:
+    met = bare = 0
+    for case in table():
+        for name in case["files"]:
+            without = grade(ended(case["ended"]), *logs(name), GradeContext()).signature
+            if without is None:
+                continue
+            for frames in stacks(case):
+                found = grade(ended(case["ended"]), *logs(name), GradeContext(), frames).signature
+                assert found is not None
+                if without.title in ("hang", "signal SIGSEGV", "signal SIGABRT"):
+                    bare += 1
+                else:
+                    assert without.title in found.titles, name
+                    met += 1
+    assert met > 60
+    assert bare > 5
 
 
 def test_the_table_agrees_with_the_measured_truth() -> None:
@@ -64,7 +92,7 @@ def test_the_table_agrees_with_the_measured_truth() -> None:
                 if name in outcomes and name not in differ:
                     assert outcomes[name] == word, name
                     checked += 1
-    assert checked == 58
+    assert checked == 59
 
 
 def test_no_signature_is_shared_by_two_reports_unless_nothing_can_be_known() -> None:
@@ -73,13 +101,13 @@ def test_no_signature_is_shared_by_two_reports_unless_nothing_can_be_known() -> 
         for name in case["files"]:
             found = grade(ended(case["ended"]), *logs(name), GradeContext())
             for title in found.signature.titles if found.signature else ():
-                by_title.setdefault(title, set()).add(name.removeprefix("fh_").partition("@")[0].partition("_0")[0])
+                by_title.setdefault(title, set()).add(
+                    name.removeprefix("fh_").removeprefix("stacks/").partition("@")[0].partition("_0")[0]
+                )
     shared = {title for title, reports in by_title.items() if len({r[:8] for r in reports}) > 1}
-    # Several recordings of one report (stderr.*, mix_*, flags_*) share; a bare signal and a bare status say nothing.
-    assert {title for title in shared if not title.startswith(("setup ", "absl-fatal hlo_pass", "absl-fatal in"))} == {
-        "signal SIGSEGV",
-        "exit 1",
-    }
+    # Several recordings of one report share (mix_*, segv.*); a bare signal, status or hang says nothing.
+    own = ("setup ", "absl-fatal hlo_pass", "absl-fatal in", "signal SIGSEGV at __init__.py string_at from segv.py")
+    assert {title for title in shared if not title.startswith(own)} == {"signal SIGSEGV", "exit 1", "hang"}
 
 
 # ---- infrastructure, deadline, exit 0 --------------------------------------------------------------------------------
@@ -97,12 +125,16 @@ def test_infrastructure_comes_before_everything() -> None:
 
 def test_the_deadline_is_a_hang_whatever_ended_it() -> None:
     found = grade(Raw(signal="SIGABRT", timed_out=True), "", FATAL, GradeContext(timeout=90))
-    assert (found.outcome, found.reason) == (Outcome.HANG, "still running at the deadline of 90 s")
+    assert (found.outcome, found.reason) == (Outcome.HANG, "still running at the deadline of 90 s, after a.cc: broken")
+    quiet = grade(Raw(signal="SIGABRT", timed_out=True), "", "Fatal Python error: Aborted\n", GradeContext(timeout=90))
+    assert quiet.reason == "still running at the deadline of 90 s"
+    killed = grade(Raw(signal="SIGABRT", timed_out=True, oom_kills=1), "", "", GradeContext(timeout=90))
+    assert killed.reason == "still running at the deadline of 90 s; 1 process of it killed by the kernel for memory"
     frames = stack_frames((DATA / "pystack-remote-native-all.hang.txt").read_text(encoding="utf-8"))
     stuck = grade(Raw(exit_status=0, timed_out=True), "", "", GradeContext(), frames)
     assert (stuck.outcome, stuck.signature) == (
         Outcome.HANG,
-        Signature("hang at hang.py cb", ("hang from hang.py cb",), 1),
+        Signature("hang at hang.py cb", ("hang from hang.py cb",), VERSION),
     )
 
 
@@ -151,14 +183,14 @@ def test_a_flag_that_we_set_is_a_skip_that_names_it() -> None:
     for raw in (Raw(signal="SIGABRT"), Raw(exit_status=1), Raw(exit_status=134)):
         found = grade(raw, "", unknown("--xla_a=1 --xla_b"), context)
         assert (found.outcome, found.reason) == (Outcome.SKIP, "this version does not know --xla_a=1 --xla_b")
-        assert found.signature == Signature("flag unknown: --xla_a --xla_b", (), 1)
+        assert found.signature == Signature("flag unknown: --xla_a --xla_b", (), VERSION)
 
 
 def test_a_flag_from_nowhere_stays_a_failure() -> None:
     context = GradeContext(env=(("XLA_FLAGS", "--xla_a=1 --xla_beta=1"),))
     found = grade(Raw(signal="SIGABRT"), "", unknown("--xla_a=1 --xla_b=1"), context)
     assert (found.outcome, found.reason) == (Outcome.CRASH, "")
-    assert found.signature == Signature("flag unknown: --xla_a --xla_b", (), 1)
+    assert found.signature == Signature("flag unknown: --xla_a --xla_b", (), VERSION)
 
 
 def test_a_flag_of_the_scripts_own_text_or_of_a_parameter_is_ours() -> None:
@@ -214,17 +246,23 @@ def raised(line: str) -> str:
             raised("jaxlib._jax.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes."),
             "memory ran out (RESOURCE_EXHAUSTED: Out of memory allocating 8589934592 bytes), exit status 1",
         ),
-        (Raw(signal="SIGKILL", oom_kills=1), "", "1 process killed for memory, ended by SIGKILL"),
+        (Raw(signal="SIGKILL", oom_kills=1), "", "1 process killed by the kernel for memory, ended by SIGKILL"),
         (
             Raw(signal="SIGKILL", oom_kills=2, peak_memory=3 << 30),
             "",
-            "2 processes killed for memory (limit 4 GiB, peak 3 GiB), ended by SIGKILL",
+            "2 processes killed by the kernel for memory (limit 4 GiB, peak 3 GiB), ended by SIGKILL",
         ),
-        (Raw(exit_status=137, oom_kills=1), "", "1 process killed for memory, exit status 137"),
+        (
+            Raw(signal="SIGKILL", oom_kills=1, over_limit=True, peak_memory=5 << 30),
+            "",
+            "killed at the limit of 4 GiB (peak 5 GiB), ended by SIGKILL",
+        ),
+        (Raw(signal="SIGKILL", over_limit=True), "", "killed at the memory limit, ended by SIGKILL"),
+        (Raw(exit_status=137, oom_kills=1), "", "1 process killed by the kernel for memory, exit status 137"),
         (
             Raw(exit_status=1, oom_kills=1),
             raised("subprocess.CalledProcessError: Command 'x' died with <Signals.SIGKILL: 9>."),
-            "1 process killed for memory, exit status 1",
+            "1 process killed by the kernel for memory, exit status 1",
         ),
     ],
 )
@@ -238,7 +276,7 @@ def test_all_ways_to_run_out_of_memory(raw: Raw, stderr: str, reason: str) -> No
 
 def test_a_kill_without_a_counted_shortage_is_a_crash() -> None:
     found = grade(Raw(signal="SIGKILL"), "", "", GradeContext())
-    assert (found.outcome, found.signature) == (Outcome.CRASH, Signature("signal SIGKILL", (), 1))
+    assert (found.outcome, found.signature) == (Outcome.CRASH, Signature("signal SIGKILL", (), VERSION))
     assert found.reason == "killed from outside: no kernel kill for memory was counted"
 
 
@@ -248,9 +286,9 @@ def test_memory_that_is_not_what_failed_is_told_and_no_more() -> None:
     shared = raised("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Shared memory size limit exceeded: 300 of 200")
     assert grade(Raw(exit_status=1), "", shared, GradeContext()).outcome is Outcome.ERROR
     child = grade(Raw(exit_status=1, oom_kills=1), "", raised("ValueError: x"), GradeContext())
-    assert (child.outcome, child.reason) == (Outcome.ERROR, "1 process of it killed for memory")
+    assert (child.outcome, child.reason) == (Outcome.ERROR, "1 process of it killed by the kernel for memory")
     fine = grade(Raw(exit_status=0, oom_kills=1), "", "", GradeContext())
-    assert (fine.outcome, fine.reason) == (Outcome.OK, "exit 0, though 1 process of it was killed for memory")
+    assert (fine.outcome, fine.reason) == (Outcome.OK, "exit 0, though the kernel killed 1 process of it for memory")
 
 
 # ---- status and signal -----------------------------------------------------------------------------------------------
@@ -261,12 +299,12 @@ def test_a_shells_status_stays_and_the_signal_is_told(status: int, signal: str) 
     found = grade(Raw(exit_status=status), "", "Aborted (core dumped)\n" * (status == 134), GradeContext())
     assert (found.outcome, found.exit_status, found.signal) == (Outcome.ERROR, status, None)
     assert found.reason == f"exit status {status} stands for {signal} of a child, as shells pass it on"
-    assert found.signature == Signature(f"signal {signal}", (), 1)
+    assert found.signature == Signature(f"signal {signal}", (), VERSION)
 
 
 def test_plain_statuses_have_no_reason() -> None:
     assert grade(Raw(exit_status=3), "", "", GradeContext()) == Grade(
-        Outcome.ERROR, 3, None, Signature("exit 3", (), 1), ""
+        Outcome.ERROR, 3, None, Signature("exit 3", (), VERSION), ""
     )
     assert grade(Raw(exit_status=200), "", "", GradeContext()).reason == ""
     assert grade(Raw(signal="SIGSEGV"), "done", "", GradeContext()).outcome is Outcome.CRASH
@@ -294,7 +332,7 @@ def test_the_projects_rules_name_a_failure() -> None:
     context = GradeContext(rules=(SignatureRule("CpuExecutable has no *", r"without \1"),))
     stdout, stderr = logs("r30554@0.7.1")
     found = grade(Raw(exit_status=1), stdout, stderr, context)
-    assert found.signature == Signature("without thunks.", (), 1)
+    assert found.signature == Signature("without thunks.", (), VERSION)
 
 
 RAWS = st.builds(
@@ -322,3 +360,31 @@ def test_metrics_without_end_are_cut() -> None:
     assert len(values) == 1000
     assert values[0] == ("m0", 7.0)
     assert notes == ("4000 metrics left out: more than 1000 names",)
+
+
+COMPILING, PROBING = GradeContext(tool="compile.py"), GradeContext(tool="probe.py")
+
+
+def test_a_mistake_in_what_is_to_be_compiled_is_no_error_of_the_version() -> None:
+    said = "compile.py: bug.py has no program(devices, **params), so it cannot be compiled without a device\n"
+    found = grade(Raw(exit_status=2), "", said, COMPILING)
+    assert (found.outcome, found.signature) == (Outcome.INCONCLUSIVE, None)
+    assert found.reason == f"compile.py found nothing out: {said.strip()}"
+    assert grade(Raw(exit_status=1), "", "RuntimeError: INTERNAL: it fails\n", COMPILING).outcome is Outcome.ERROR
+    assert grade(Raw(exit_status=2), "", said, GradeContext()).outcome is Outcome.ERROR, "a script's own 2 is an error"
+
+
+def test_what_cannot_be_compiled_without_a_device_is_a_skip_that_says_why() -> None:
+    said = (
+        "jax 0.8.0 imported in 0.40 s\ncannot compile without a device: jax 0.8.0: it asks cuDNN, and there is none\n"
+    )
+    found = grade(Raw(exit_status=125), said, "", COMPILING)
+    assert (found.outcome, found.reason) == (Outcome.SKIP, said.splitlines()[1])
+
+
+def test_a_probe_without_an_answer_is_inconclusive() -> None:
+    found = grade(Raw(exit_status=1), "", "flags: NoAnswer: status 139 with an invented flag alone\n", PROBING)
+    assert (found.outcome, found.signature) == (Outcome.INCONCLUSIVE, None)
+    assert "NoAnswer" in found.reason
+    absent = grade(Raw(exit_status=125), "not installed: jax-cuda12-pjrt\n", "", PROBING)
+    assert (absent.outcome, absent.reason) == (Outcome.SKIP, "not installed: jax-cuda12-pjrt")

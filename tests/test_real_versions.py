@@ -113,6 +113,6 @@ def test_flag_acceptance_in_containers(clone: Path, engine: object) -> None:  # 
 def test_a_gpu_report_is_skipped_with_the_reason(clone: Path) -> None:
     if list(Path("/dev").glob("nvidia[0-9]")):
         pytest.skip("this host has a GPU")
-    code, cells, _ = run(clone, "--repro", "windowed_einsum,collective_pipeliner", "--engine", "venv")
+    code, cells, _ = run(clone, "--repro", "windowed_einsum,collective_pipeliner", "--target", "gpu:2")
     assert code == 0
     assert {(cell["outcome"], cell["reason"]) for cell in cells} == {("skip", "needs 2 NVIDIA GPUs, none here")}

@@ -14,7 +14,7 @@ from repromatrix.report.document import document, exit_code, write_json
 from repromatrix.report.schema import schemas
 from repromatrix.results.codec import cell_from, cell_object
 from repromatrix.spec.model import Outcome
-from tests.sample_cells import ATTEMPT, RUN, broken, matrix
+from tests.sample_cells import ATTEMPT, RUN, SEGFAULT, broken, compiled, deaths, matrix, probed
 from tests.test_report_markdown import many
 
 
@@ -46,13 +46,51 @@ def test_document_has_the_promised_shape() -> None:
 
 def test_document_keeps_its_schema() -> None:
     odd = replace(matrix()[0], attempts=(ATTEMPT,), params=(("a", 1), ("b", True), ("c", float("nan"))))
-    written = json.loads(json.dumps(document([*broken(), odd], RUN)))
+    written = json.loads(json.dumps(document([*broken(), *deaths(), *compiled(), *probed(), odd], RUN)))
     jsonschema.Draft202012Validator(schemas()["document.schema.json"]).validate(written)
 
 
 def test_every_cell_survives_the_document() -> None:
-    for cell in broken():
+    for cell in (*broken(), *deaths(), *compiled(), *probed(), replace(matrix()[0], attempts=(ATTEMPT,))):
         assert cell_from(json.loads(json.dumps(cell_object(cell)))) == cell
+
+
+def test_rates_and_ranks_in_the_document() -> None:
+    flaky = cell_object(next(cell for cell in deaths() if cell.signature == SEGFAULT))
+    assert flaky["rates"] == [
+        {"outcome": "ok", "title": "", "count": 2, "of": 4, "low": 0.15, "high": 0.85},
+        {"outcome": "crash", "title": SEGFAULT.title, "count": 2, "of": 4, "low": 0.15, "high": 0.85},
+    ]
+    assert [rank["role"] for rank in flaky["attempts"][1]["ranks"]] == ["followed", "first", "stopped", ""]
+    repeated = cell_object(deaths()[-1])
+    assert repeated["rates"] == [{"outcome": "ok", "title": "", "count": 10, "of": 10, "low": 0.7225, "high": 1.0}]
+    unattempted = cell_object(replace(matrix()[0], attempts=()))
+    assert unattempted["rates"] == []
+
+
+def test_results_stored_before_have_no_files_ranks_and_device_memory() -> None:
+    stored = json.loads(json.dumps(cell_object(replace(matrix()[4], attempts=(ATTEMPT,)))))
+    del stored["rates"], stored["different_failure"]
+    for name in ("device_memory", "files", "ranks", "hlo"):
+        del stored["attempts"][0][name]
+    read = cell_from(stored)
+    assert read.attempts == (replace(ATTEMPT, device_memory=0, files=(), ranks=(), hlo=None),)
+    assert read.different_failure is False
+
+
+def test_the_document_holds_the_hlo_of_attempts_and_a_comparison_per_cell() -> None:
+    cells = document([*compiled(), *probed()], RUN)["cells"]
+    one = cells[1]
+    assert one["attempts"][0]["hlo"]["modules"][1] == {
+        "name": "jit_forward",
+        "before": "a" * 64,
+        "after": "c" * 64,
+        "changed": ["dot_decomposer", "fusion", "dce", "layout-assignment"],
+        "size": 5000,
+    }
+    assert one["attempts"][0]["hlo"]["whole"] is False
+    assert (one["hlo"]["same_before"], one["hlo"]["same_after"]) == (True, False)
+    assert cells[-1]["hlo"] is None
 
 
 def test_write_is_whole_or_not_at_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

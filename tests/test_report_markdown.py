@@ -12,9 +12,9 @@ from repromatrix.report.escape import code, fence, prose
 from repromatrix.report.fit import LIMIT
 from repromatrix.report.layout import Notes, grids, newest_first
 from repromatrix.report.markdown import index_page, repro_page
-from repromatrix.results.model import CellResult
+from repromatrix.results.model import CellResult, RankResult
 from repromatrix.spec.model import Outcome, Repro
-from tests.sample_cells import NOOP, REPRO, RUN, broken, cell, matrix
+from tests.sample_cells import ATTEMPT, MISSING, NOOP, REPRO, RUN, SEGFAULT, broken, cell, deaths, matrix
 
 GOLDEN = Path(__file__).parent / "golden"
 HOSTILE = (
@@ -45,6 +45,10 @@ def test_page_of_a_repro_that_holds() -> None:
 
 def test_page_with_every_trouble() -> None:
     golden("hlo_pass_crash_broken.md", repro_page(REPRO, broken(), RUN))
+
+
+def test_page_of_ways_to_die() -> None:
+    golden("deaths.md", repro_page(REPRO, deaths(), RUN))
 
 
 def test_index() -> None:
@@ -86,7 +90,7 @@ def test_a_cell_that_no_engine_ran_stands_in_every_table() -> None:
     assert all(grid.cells["jax0.10.2-cpu-py311", "gpu:2 flag=noop_change"].engine == "" for grid in tables)
 
 
-@pytest.mark.parametrize("place", ["title", "issue", "signature", "reason", "param", "fact", "command"])
+@pytest.mark.parametrize("place", ["title", "issue", "signature", "reason", "param", "fact", "command", "note", "file"])
 def test_hostile_text_stays_text(place: str) -> None:
     repro, one = REPRO, matrix()[4]
     if place == "title":
@@ -101,6 +105,10 @@ def test_hostile_text_stays_text(place: str) -> None:
         one = replace(one, params=(("flag", HOSTILE),))
     elif place == "fact":
         one = replace(one, facts=(("jax", HOSTILE),), base=HOSTILE)
+    elif place == "note":
+        one = replace(one, attempts=(replace(ATTEMPT, notes=(HOSTILE,)),))
+    elif place == "file":
+        one = replace(one, attempts=(replace(ATTEMPT, files=((HOSTILE, HOSTILE.replace("\udc80", "")),)),))
     else:
         one = replace(one, command=HOSTILE)
     page = repro_page(repro, [one], RUN)
@@ -141,6 +149,58 @@ def test_nothing_claimed() -> None:
     page = repro_page(replace(REPRO, expect=()), [free], RUN)
     assert "1 cell: 1 crash; 1 failed with nothing claimed." in page
     assert "nothing claimed, was `crash SIGABRT`" in page
+
+
+def test_a_finding_stands_once_with_its_cells() -> None:
+    page = repro_page(REPRO, deaths(), RUN)
+    assert page.count(MISSING.format("N")) == 1
+    line = next(line for line in page.splitlines() if MISSING.format("N") in line)
+    assert line.endswith(
+        "`jax0.8.3-cpu-py311` `cpu flag=noop_change` venv, `jax0.9.2-cpu-py311` `cpu flag=noop_change` venv"
+    )
+    assert MISSING.format(12) in repro_page(REPRO, [one for one in deaths() if "0.9.2" in one.id], RUN)
+    noted = [replace(one, attempts=(replace(one.attempts[0], notes=("same",)),)) for one in matrix()]
+    assert "- same: all 22 cells\n" in repro_page(REPRO, noted, RUN)
+    assert repro_page(REPRO, [*noted[:12], *matrix()[12:]], RUN).count("venv, 4 more\n") == 1
+
+
+def test_memory_is_shown_where_it_ran_out_or_is_limited() -> None:
+    assert "attempt 1, oom 1.4s, peak 7.9 GiB, 310 MiB on its GPUs: [folder]" in repro_page(REPRO, deaths(), RUN)
+    one = replace(matrix()[1], attempts=(replace(matrix()[1].attempts[0], peak_memory=3 << 20),))
+    assert "peak" not in repro_page(REPRO, [one], RUN)
+    assert "skip 1.1s, peak 3.0 MiB: [folder]" in repro_page(replace(REPRO, memory=1 << 30), [one], RUN)
+
+
+def test_ranks_share_the_numbers_of_failures() -> None:
+    cells = [cell for cell in deaths() if cell.signature == SEGFAULT]
+    page = repro_page(REPRO, cells, RUN)
+    assert "- **[1]** `signal SIGSEGV in ncclKernel_AllReduce`; also" in page
+    assert (
+        ", attempt 2\n  - rank 0: error 1 [2] 12s, followed\n  - rank 1: crash SIGSEGV [1] 2.5s, first\n"
+        "  - rank 2: inconclusive 14s, stopped\n  - rank 3: ok 1.5s\n"
+    ) in page
+    assert page.count("all 4 ranks ok") == 2
+
+
+def test_what_repeats_do_not_exclude() -> None:
+    page = repro_page(REPRO, deaths(), RUN)
+    assert "0 of 10 failed in each of 2 cells: a failure rate up to 28 % is not excluded (95 %).\n" in page
+    assert "0 of 3 failed in 1 cell: a failure rate up to 56 % is not excluded (95 %).\n" in page
+    assert "not excluded" not in repro_page(REPRO, matrix(), RUN)
+
+
+def test_long_lists_of_ranks_and_findings_are_cut() -> None:
+    ranks = tuple(RankResult(n, Outcome.ERROR, 1, None, None, 1.0, "followed") for n in range(64))
+    cells = [
+        replace(one, attempts=(replace(one.attempts[0], ranks=ranks, notes=tuple(f"{one.id} {n}" for n in range(20))),))
+        for one in many(200, 10)
+        if one.attempts
+    ]
+    page = repro_page(REPRO, cells, RUN)
+    assert len(page) <= LIMIT
+    assert re.search(r"Left out to fit 65,536 characters: \d+ attempts with several ranks", page)
+    for line in re.findall(r"^- .*attempt \d+\n(?:  - .*\n)*", page, re.MULTILINE):
+        assert line.count("  - rank ") == 64
 
 
 def many(count: int, columns: int = 20) -> tuple[CellResult, ...]:

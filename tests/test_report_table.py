@@ -8,7 +8,7 @@ import pytest
 
 from repromatrix.report.layout import duration, totals
 from repromatrix.report.table import render_table
-from tests.sample_cells import broken, matrix
+from tests.sample_cells import broken, deaths, matrix
 from tests.test_report_markdown import golden, many
 
 
@@ -18,6 +18,13 @@ def test_table_of_a_repro_that_holds() -> None:
 
 def test_table_with_every_trouble() -> None:
     golden("table_broken.txt", render_table(broken(), 120) + "\n")
+
+
+def test_table_of_ways_to_die() -> None:
+    text = render_table(deaths(), 120)
+    golden("table_deaths.txt", text + "\n")
+    assert "crash SIGABRT [4] 2.3s, a DIFFERENT failure" in text
+    assert "heartbeat" not in text  # of a rank that only followed: the page has it
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200])

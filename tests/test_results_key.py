@@ -2,7 +2,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from repromatrix.results.key import cpu_facts, gpu_facts, hardware_facts, memory_fact, result_key
-from repromatrix.spec.model import Cell, Environment, Repro
+from repromatrix.spec.model import Cell, Described, Environment, Repro
 
 ENVIRONMENT = Environment((("jax", "0.6.0"), ("cuda", "none"), ("python", "3.11"), ("nccl", "locked")))
 REPRO = Repro("demo", Path("repros/demo.py"), "print()", "c" * 64, body="a" * 64)
@@ -47,8 +47,27 @@ def test_what_decides_nothing_does_not() -> None:
     assert key(replace(CELL, params=(("flag", "x"), ("n", 1)))) == key()
     assert key(replace(CELL, timeout=60.0)) == key()
     assert key(replace(CELL, repeat=10)) == key()
+    # Of a cell that is run on what is there, a second run collects the HLO.
+    assert {key(replace(CELL, hlo=level)) for level in ("failures", "text", "passes", "off")} == {key()}
     # A corrected title or claim changes the file, and nothing that runs.
     assert key(replace(CELL, repro=replace(REPRO, sha256="b" * 64))) == key()
+
+
+def test_what_a_deviceless_cell_is_compiled_for_changes_its_key() -> None:
+    gpus = Described(Path("a/h100.txtpb"), "d" * 64, "1x1x8")
+    cell = replace(CELL, target="h100:8", hlo="passes", described=gpus)
+    keys = [
+        key(cell),
+        key(replace(cell, described=None)),
+        key(replace(cell, hlo="text")),  # its first run is the one that dumps
+        key(replace(cell, described=replace(gpus, description_sha256="e" * 64))),
+        key(replace(cell, described=replace(gpus, topology="1x2x4"))),
+        key(replace(cell, described=replace(gpus, autotune=Path("t"), autotune_sha256="f" * 64))),
+        key(replace(cell, described=replace(gpus, autotune=Path("t"), autotune_sha256="0" * 64))),
+    ]
+    assert len(set(keys)) == len(keys)
+    moved = replace(gpus, description=Path("b/gpu.txtpb"))
+    assert key(replace(cell, described=moved)) == key(cell), "where the file lies decides nothing"
 
 
 def test_key_is_stable() -> None:

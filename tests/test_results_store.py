@@ -198,6 +198,9 @@ from repromatrix.results.store import Results
 results = Results(Path(sys.argv[1]))
 number, folder = results.new_attempt(sys.argv[2])
 (folder / "stderr").write_text("half")
+(folder / "core.12").write_text("large")
+(folder / "core.12.zst.part").write_text("half")
+(folder / "core.d").mkdir()
 print(number, flush=True)
 time.sleep(60)
 """
@@ -212,6 +215,7 @@ time.sleep(60)
             process.wait()
             (aside,) = results.recover()
             assert (aside / "stderr").read_text() == "half"
+            assert sorted(path.name for path in aside.iterdir()) == ["core.d", "stderr"]
             assert aside.parent == tmp_path / "unfinished"
             assert not results.folder(KEY, 1).exists()
             assert results.folder(KEY, 2).exists()

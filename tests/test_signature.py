@@ -16,7 +16,7 @@ from repromatrix.evidence.failure import failures
 from repromatrix.evidence.frames import fault_frames, function, significant, stack_frames
 from repromatrix.evidence.model import Signature
 from repromatrix.evidence.rules import apply_rules, pattern
-from repromatrix.evidence.signature import sign
+from repromatrix.evidence.signature import VERSION, sign
 from repromatrix.evidence.text import TITLE, condense, normalise, shorten
 from repromatrix.spec.model import Outcome, SignatureRule
 
@@ -142,7 +142,7 @@ def test_shape_1_the_last_line_is_noise() -> None:
 
 def test_shape_2_empty_stderr_and_success_on_stdout_then_a_signal() -> None:
     signature = sign(Outcome.CRASH, "SIGSEGV", "", text("fh_r30517@0.7.0.out"))
-    assert signature == Signature("signal SIGSEGV", (), 1)
+    assert signature == Signature("signal SIGSEGV", (), VERSION)
 
 
 def test_shape_3_a_waiting_main_thread_is_not_the_crash_and_frame_0_is_not_the_component() -> None:
@@ -275,7 +275,7 @@ def test_words_of_sys_exit_and_usage_errors() -> None:
 def test_import_trouble_is_setup() -> None:
     assert error(
         raised("ImportError: cannot import name 'tril' from 'scipy.linalg' (/site/scipy/linalg/__init__.py)")
-    ) == (Signature("setup ImportError: cannot import name 'tril' from 'scipy.linalg' (__init__.py)", (), 1))
+    ) == (Signature("setup ImportError: cannot import name 'tril' from 'scipy.linalg' (__init__.py)", (), VERSION))
     assert error('  File "/w/r.py", line 1\n    a b\n      ^\nSyntaxError: invalid syntax').title == (
         "py-exc SyntaxError: invalid syntax"
     )
@@ -342,13 +342,13 @@ def test_three_tools_give_the_same_frames() -> None:
 def test_a_hang_is_named_by_where_python_waits() -> None:
     frames = stack_frames(text("pystack-remote-native-all.hang.txt"))
     signature = sign(Outcome.HANG, "SIGKILL", "", frames=frames)
-    assert signature == Signature("hang at hang.py cb", ("hang from hang.py cb",), 1)
+    assert signature == Signature("hang at hang.py cb", ("hang from hang.py cb",), VERSION)
     assert stack_frames(text("py-spy-native-failure.hang.txt")) == ()
     dumped = "Fatal Python error: Aborted\n\nCurrent thread 0x07 (most recent call first):\n"
     dumped += '  File "/s/jax/array.py", line 3 in _value\n'
     script = '  File "/w/r.py", line 9 in wait\n  File "/w/r.py", line 12 in <module>\n'
     signature = sign(Outcome.HANG, "SIGABRT", dumped + script)
-    assert signature == Signature("hang at array.py _value from r.py wait", ("hang from r.py wait",), 1)
+    assert signature == Signature("hang at array.py _value from r.py wait", ("hang from r.py wait",), VERSION)
 
 
 @pytest.mark.parametrize(
@@ -490,7 +490,7 @@ def test_a_rule_merges_under_its_title() -> None:
     rule = SignatureRule("*hash of HLO was*", "a pass lies about changing the HLO")
     texts = [text("stderr.jax-0.6.0.noop_change.txt"), text("stderr.jax-0.6.2.silent_hlo_change.txt")]
     merged = {apply_rules([rule], crash(stderr), stderr) for stderr in texts}
-    assert merged == {Signature("a pass lies about changing the HLO", (), 1)}
+    assert merged == {Signature("a pass lies about changing the HLO", (), VERSION)}
 
 
 def test_a_rule_splits_by_what_it_matched() -> None:
@@ -528,7 +528,7 @@ def test_a_failure_anywhere_in_a_large_log_is_found(tmp_path: Path) -> None:
         log = tmp_path / "stderr"
         log.write_bytes(filler * before + fatal + filler * after)
         signature = sign(Outcome.CRASH, "SIGABRT", log.read_text())
-        assert signature == Signature("absl-fatal bar.cc: in the midst", (), 1)
+        assert signature == Signature("absl-fatal bar.cc: in the midst", (), VERSION)
     assert len(condense(io.BytesIO(filler * 100_000))) < 1_300_000
 
 
@@ -541,6 +541,17 @@ def test_a_mark_on_the_border_of_two_blocks_is_found() -> None:
 
 def test_every_recording_is_in_the_table() -> None:
     listed = {file for case in tomllib.loads(text("expected.toml"))["case"] for file in case["files"]}
-    logs = {path.name for path in DATA.iterdir() if path.name.startswith("stderr.")}
-    recorded = {path.name.removesuffix(path.suffix) for path in DATA.iterdir() if path.suffix in (".err", ".out")}
-    assert (logs | recorded) - listed == set()
+    listed |= {file for case in tomllib.loads(text("expected.toml"))["case"] for file in case.get("stacks", ())}
+    paths = [path for folder in (DATA, DATA / "stacks") for path in folder.iterdir() if path.is_file()]
+    names = {path: path.relative_to(DATA).as_posix() for path in paths}
+    logs = {name.removesuffix(path.suffix) for path, name in names.items() if path.suffix in (".err", ".out")}
+    others = {name for path, name in names.items() if path.suffix not in (".err", ".out", ".toml")}
+    assert (logs | others) - listed == set()
+
+
+def test_fatal_errors_of_several_processes_in_one_line() -> None:
+    said = "Fatal Python error: Fatal Python error: Fatal Python error: Segmentation fault\n"
+    once = sign(Outcome.ERROR, None, "Fatal Python error: Segmentation fault\n", exit_status=4)
+    assert sign(Outcome.ERROR, None, said, exit_status=4) == once
+    assert once is not None
+    assert once.title == "signal SIGSEGV"

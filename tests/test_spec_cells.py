@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -10,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from repromatrix.errors import InputErrors, UserError
+from repromatrix.spec import deviceless
 from repromatrix.spec.cells import Expansion, expand, select
 from repromatrix.spec.matrix import load_matrix
-from repromatrix.spec.model import Cell, Environment, Matrix, Repro
+from repromatrix.spec.model import Cell, Described, Environment, Matrix, Repro
 from repromatrix.spec.repro import load_repro, load_repros
 
 AXES = """\
@@ -34,10 +36,13 @@ def matrix(text: str = AXES) -> Matrix:
     return load_matrix(Path("matrix.toml"))
 
 
-def repro(metadata: str = "", name: str = "bug") -> Repro:
+PROGRAM = "def program(devices, **params): ...\n"
+
+
+def repro(metadata: str = "", name: str = "bug", body: str = PROGRAM) -> Repro:
     block = "".join(f"# {line}\n" for line in metadata.splitlines())
     path = Path(f"repros/{name}.py")
-    path.write_text(f"# /// repro\n{block}# ///\nprint(1)\n")
+    path.write_text(f"# /// repro\n{block}# ///\n{body}")
     return load_repro(path)
 
 
@@ -55,6 +60,10 @@ def env(cell: Cell) -> dict[str, str]:
 
 CPU = "a cpu target runs with the CPU wheels alone (cuda = none)"
 DESCRIBED = "a target without its device is compiled with the plugin alone (cuda = 12-local, 13-local)"
+LOCAL = (
+    "cuda 13-local brings no CUDA libraries: a GPU needs cuda = 13, "
+    "or [targets.gpu] cuda_libraries for those of the host"
+)
 
 
 def test_a_target_runs_in_the_environments_made_for_it() -> None:
@@ -67,11 +76,109 @@ def test_a_target_runs_in_the_environments_made_for_it() -> None:
         ("none", "cpu:8"): 6,
         ("12", "gpu"): 6,
         ("12", "gpu:2"): 6,
-        ("13-local", "gpu"): 6,
-        ("13-local", "gpu:2"): 6,
         ("13-local", "h100:8"): 6,
     }
-    assert reasons(expansion) == {CPU: 24, "CPU wheels have no GPU": 12, DESCRIBED: 12}
+    assert reasons(expansion) == {CPU: 24, "CPU wheels have no GPU": 12, DESCRIBED: 12, LOCAL: 12}
+
+
+def test_the_plugin_alone_runs_on_a_gpu_where_the_hosts_libraries_are_named() -> None:
+    for name, targets in (("gpu", {"gpu", "gpu:2"}), ('"gpu:2"', {"gpu:2"})):
+        text = f'{AXES}[targets.{name}]\ncuda_libraries = "/usr/lib/cuda"\n'
+        cells = expand(matrix(text), [repro('targets = ["gpu", "gpu:2"]\ncuda = ["13-local"]')]).cells
+        assert {cell.target for cell in cells} == targets
+
+
+H100 = """\
+[matrix]
+jax = ["0.10.2"]
+python = ["3.11"]
+[targets."h100:8"]
+describe = "h100.txtpb"
+"""
+
+
+def test_real_and_described_gpus_stand_side_by_side() -> None:
+    Path("h100.txtpb").write_text("gpu")
+    expansion = expand(matrix(H100), [repro('targets = ["gpu:2", "h100:8"]\ncuda = ["12", "12-local"]')])
+    assert ids(expansion) == ["bug@jax0.10.2-cuda12-py311@gpu:2", "bug@jax0.10.2-cuda12local-py311@h100:8"]
+    assert [(each.cell.id, each.reason) for each in expansion.excluded] == [
+        ("bug@jax0.10.2-cuda12-py311@h100:8", DESCRIBED),
+        ("bug@jax0.10.2-cuda12local-py311@gpu:2", LOCAL.replace("13", "12")),
+    ]
+
+
+def test_a_described_gpu_brings_its_description_topology_and_variables(tmp_path: Path) -> None:
+    Path("h100.txtpb").write_text("gpu")
+    text = H100 + 'topology = "2x1x4"\n[targets.h200]\ndescribe = "h100.txtpb"\nautotune = "tuned.txtpb"\n'
+    Path("tuned.txtpb").write_text("results")
+    metadata = """\
+targets = ["h100:8", "h200:2"]
+cuda = ["12-local"]
+env = { JAX_PLATFORMS = "cuda", JAX_SKIP_CUDA_CONSTRAINTS_CHECK = "0", XLA_FLAGS = "--own={n}" }
+params = { n = [1] }
+"""
+    sized, any_size = expand(matrix(text), [repro(metadata)]).cells
+    gpu = hashlib.sha256(b"gpu").hexdigest()
+    assert sized.described == Described(tmp_path / "h100.txtpb", gpu, "2x1x4")
+    assert env(sized) == {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "0",
+        "XLA_FLAGS": "--own=1 --xla_gpu_autotune_level=0",
+        "REPRO_N": "1",
+    }
+    tuned = hashlib.sha256(b"results").hexdigest()
+    assert any_size.described == Described(tmp_path / "h100.txtpb", gpu, "1x1x2", tmp_path / "tuned.txtpb", tuned)
+    assert any_size.described.autotune_name == "autotune_results.txt"
+    assert replace(any_size.described, autotune=Path("tuned.pb")).autotune_name == "autotune_results.pb"
+    assert (
+        env(any_size)["XLA_FLAGS"]
+        == "--own=1 --xla_gpu_autotune_level=0 --xla_gpu_load_autotune_results_from=autotune_results.txt"
+    )
+    plain = expand(matrix(H100), [repro('targets = ["h100:8"]\ncuda = ["12-local"]')]).cells[0]
+    assert env(plain) == dict(deviceless.variables())
+    assert {cell.described for cell in expand(matrix(), [repro('targets = ["cpu", "gpu"]')]).cells} == {None}
+
+
+def test_a_probe_looks_into_the_wheels_of_every_environment() -> None:
+    text = '[matrix]\njax = ["0.10.2"]\ncuda = ["none", "12", "12-local"]\npython = ["3.11"]\n'
+    probe = repro('probe = true\nsymbols = ["A"]\n[[expect]]\nwhen = \'cuda == "none"\'\noutcome = "ok"', body="")
+    expansion = expand(matrix(text + '[run]\nhlo = "text"'), [probe])
+    assert ids(expansion) == [
+        "bug@jax0.10.2-cpu-py311@wheels",
+        "bug@jax0.10.2-cuda12-py311@wheels",
+        "bug@jax0.10.2-cuda12local-py311@wheels",
+    ]
+    assert expansion.excluded == ()
+    assert [cell.expect is not None for cell in expansion.cells] == [True, False, False]
+    assert {cell.env for cell in expansion.cells} == {(("JAX_PLATFORMS", "cpu"),)}
+    assert {cell.hlo for cell in expansion.cells} == {"off"}
+
+
+CLAIM = '[[expect]]\noutcome = "ok"\n'
+
+
+@pytest.mark.parametrize(
+    ("run", "metadata", "cpu", "described"),
+    [
+        ("failures", "", "failures", "passes"),
+        ("off", "", "off", "off"),
+        ("text", "", "text", "text"),
+        ("passes", 'hlo = "off"', "off", "off"),
+        ("off", 'hlo = "text"', "text", "text"),
+        ("failures", 'witness = { hlo = ["while"] }', "text", "text"),
+        ("off", 'witness = { passes = ["dce"] }', "text", "text"),
+        ("passes", 'witness = { hlo = ["while"] }', "passes", "passes"),
+        ("failures", 'witness = { output = ["done"] }', "failures", "passes"),
+        ("off", CLAIM + 'changed = ["dce"]', "passes", "passes"),
+        ("text", CLAIM + 'unchanged = ["dce"]', "passes", "passes"),
+        ("off", CLAIM + "metrics = { x = 1 }", "off", "off"),
+    ],
+)
+def test_what_is_collected_of_the_hlo(run: str, metadata: str, cpu: str, described: str) -> None:
+    Path("h100.txtpb").write_text("gpu")
+    both = 'targets = ["cpu", "h100:8"]\ncuda = ["none", "12-local"]\n'
+    cells = expand(matrix(f'{H100}[run]\nhlo = "{run}"\n'), [repro(both + metadata)]).cells
+    assert [(cell.target, cell.hlo) for cell in cells] == [("cpu", cpu), ("h100:8", described)]
 
 
 def test_order_is_repro_then_environment_then_target_then_parameters() -> None:

@@ -35,6 +35,7 @@ nightly = "https://example.org"
 [run]
 engine = "venv"
 memory = "8GiB"
+hlo = "text"
 default = ["*"]
 """
 REPRO = """\
@@ -48,7 +49,9 @@ packages = ["a==1"]
 jax = ">=0.6"
 cuda = ["12"]
 files = []
-expect = [{ when = "n > 1", outcome = "crash", signal = "SIGSEGV" }, { outcome = ["ok", "error"], exit_status = 1 }]
+expect = [{ when = "n > 1", outcome = "crash", signal = "SIGSEGV" }, \
+{ outcome = ["ok", "error"], exit_status = 1, metrics = { a = 1, b = "> 2" }, changed = ["x"], unchanged = ["y"] }]
+hlo = "passes"
 """
 
 values = st.recursive(

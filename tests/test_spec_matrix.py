@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from repromatrix.spec.matrix import load_matrix
 from repromatrix.spec.model import Base, Matrix, Override, Rule, RunSettings, SignatureRule, TargetSpec
 
 DIGEST = "python:3.11-slim-bookworm@sha256:" + "a1" * 32
+GPU = hashlib.sha256(b"gpu").hexdigest()
 AXES = '[matrix]\njax = ["0.8.0"]\npython = ["3.11"]\n'
 
 
@@ -34,6 +36,7 @@ def mistakes(text: str) -> list[str]:
 
 def test_everything_it_can_say(tmp_path: Path) -> None:
     (tmp_path / "h100.txtpb").write_text("gpu")
+    (tmp_path / "tuned.txt").write_text("results")
     matrix = load(f"""\
 [matrix]
 jax    = ["0.4.38", "0.10.2", "0.11.0.dev20260701"]
@@ -71,6 +74,11 @@ debian = "bookworm"
 [targets."h100:8"]
 describe = "h100.txtpb"
 topology = "1x1x8"
+autotune = "tuned.txt"
+[targets."h100:16"]
+describe = "h100.txtpb"
+[targets.h200]
+describe = "h100.txtpb"
 [targets.gpu]
 cuda_libraries = "/usr/local/cuda/lib64"
 [indexes]
@@ -85,6 +93,7 @@ repeat = 3
 jobs = 2
 memory = "8GiB"
 cores = "keep"
+hlo = "text"
 env = {{ B = "2" }}
 default = ["*-cpu-*"]
 """)
@@ -109,12 +118,14 @@ default = ["*-cpu-*"]
         ),
         bases=(Base("3.11", DIGEST, "bookworm"),),
         targets=(
-            TargetSpec("h100:8", "h100.txtpb", "1x1x8", None),
+            TargetSpec("h100:8", "h100.txtpb", "1x1x8", None, "tuned.txt", GPU, hashlib.sha256(b"results").hexdigest()),
+            TargetSpec("h100:16", "h100.txtpb", "1x1x16", None, None, GPU),
+            TargetSpec("h200", "h100.txtpb", None, None, None, GPU),
             TargetSpec("gpu", None, None, "/usr/local/cuda/lib64"),
         ),
         indexes=(("nightly", "https://example.org/simple"),),
         signatures=(SignatureRule("slinky::", "slinky"),),
-        run=RunSettings("venv", 90.0, 3, 2, 8 << 30, "keep", (("B", "2"),), ("*-cpu-*",)),
+        run=RunSettings("venv", 90.0, 3, 2, 8 << 30, "keep", (("B", "2"),), ("*-cpu-*",), "text"),
     )
 
 
@@ -123,6 +134,7 @@ def test_the_least_it_must_say() -> None:
     assert matrix.axes == (("jax", ("0.8.0",)), ("python", ("3.11",)), ("cuda", ("none",)), ("nccl", ("locked",)))
     assert matrix.as_of == "release"
     assert matrix.run == RunSettings()
+    assert matrix.run.hlo == "failures"
 
 
 @pytest.mark.parametrize(
@@ -180,6 +192,11 @@ DURATION = (
             'cores = "stack"',
             'matrix.toml:5: run.cores: expected one of stacks, keep, off, found "stack"\n  did you mean "stacks"?',
         ),
+        (
+            'hlo = "failure"',
+            'matrix.toml:5: run.hlo: expected one of failures, text, passes, off, found "failure"\n'
+            '  did you mean "failures"?',
+        ),
         ("engine = 3", "matrix.toml:5: run.engine: expected one of auto, docker, podman, venv, slurm, found 3"),
         ("repeat = 0", "matrix.toml:5: run.repeat: expected at least 1, found 0"),
         ("repeat = 1.0", "matrix.toml:5: run.repeat: expected a whole number, found 1.0"),
@@ -196,7 +213,7 @@ DURATION = (
         (
             "zzz = 3",
             "matrix.toml:5: run.zzz: unknown key\n"
-            "  keys here: engine, timeout, repeat, jobs, memory, cores, env, default",
+            "  keys here: engine, timeout, repeat, jobs, memory, cores, hlo, env, default",
         ),
     ],
 )
@@ -399,6 +416,21 @@ def test_missing_axes() -> None:
                 'matrix.toml:6: targets.gpu.cuda_libraries: expected an absolute path, found "lib"',
             ],
         ),
+        (
+            '[targets."h100:8"]\ndescribe = "matrix.toml"\nautotune = "none.txt"\ncuda_libraries = "/lib"',
+            [
+                'matrix.toml:6: targets."h100:8".autotune: there is no file none.txt',
+                'matrix.toml:7: targets."h100:8".cuda_libraries: compiling without a device needs no CUDA libraries',
+            ],
+        ),
+        (
+            '[targets.gpu]\nautotune = "matrix.toml"',
+            [
+                "matrix.toml:5: targets.gpu.autotune: a real GPU needs no description; "
+                "only cuda_libraries has a meaning here"
+            ],
+        ),
+        ("[targets.wheels]", ['matrix.toml:4: targets.wheels: expected a target such as "h100", "h100:8" or "gpu"']),
         ('[targets."cpu:4"]', ['matrix.toml:4: targets."cpu:4": expected a target such as "h100", "h100:8" or "gpu"']),
         (
             '[indexes]\nnightly = "htp://x"',
@@ -427,6 +459,29 @@ def test_missing_axes() -> None:
 )
 def test_mistakes_in_tables(table: str, messages: list[str]) -> None:
     assert mistakes(f"{AXES}{table}\n") == messages
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is empty"),
+        (b" \n", "is empty"),
+        (b"\x0a\xff\x12", "is no text; expected the description of a GPU as a text proto"),
+        (b"gpu\0", "is no text; expected the description of a GPU as a text proto"),
+    ],
+)
+def test_a_description_is_text(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "gpu.txtpb").write_bytes(content)
+    assert mistakes(f'{AXES}[targets."h100:8"]\ndescribe = "gpu.txtpb"\n') == [
+        f'matrix.toml:5: targets."h100:8".describe: "gpu.txtpb" {message}'
+    ]
+
+
+def test_autotune_results_may_be_binary(tmp_path: Path) -> None:
+    (tmp_path / "gpu.txtpb").write_text("gpu")
+    (tmp_path / "tuned.pb").write_bytes(b"\x0a\xff\0")
+    (target,) = load(f'{AXES}[targets."h100:8"]\ndescribe = "gpu.txtpb"\nautotune = "tuned.pb"\n').targets
+    assert target.autotune_sha256 == hashlib.sha256(b"\x0a\xff\0").hexdigest()
 
 
 def test_a_description_must_stay_in_the_project(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def mistakes(metadata: str, body: str = "print(1)\n") -> list[str]:
 
 def test_everything_it_can_say(tmp_path: Path) -> None:
     (tmp_path / "repros" / "data.bin").write_bytes(b"\0\1")
-    repro = load("""\
+    metadata = """\
 title   = "It crashes"
 issue   = "jax-ml/jax#39200"
 targets = ["cpu", "cpu:8", "gpu", "gpu:2", "h100:8"]
@@ -53,7 +53,6 @@ packages = ["equinox==0.11.7", "numpy<2"]
 jax = ">=0.6,<0.8"
 python = ["3.11"]
 cuda = "12*"
-processes = 2
 cpus = 1
 memory = "4GiB"
 hlo = "passes"
@@ -65,10 +64,14 @@ when = "jax == 0.10.2 and per_dev > 1024"
 outcome = ["crash", "hang"]
 signal = "SIGSEGV"
 signature = "x *"
+changed = ["collective-pipeliner-*"]
 [[expect]]
 outcome = "error"
 exit_status = 1
-""")
+metrics = { loss = 0.5, "symtab/xla::A" = ">= 20", n = " 72 " }
+unchanged = ["dce"]
+"""
+    repro = load(metadata, "def program(devices, per_dev, flag, on, rate): ...\n")
     assert repro == Repro(
         name="bug",
         path=tmp_path / "repros" / "bug.py",
@@ -83,14 +86,32 @@ exit_status = 1
         params=(("per_dev", (1024, 2048)), ("flag", ("a", "b")), ("on", (True,)), ("rate", (0.5,))),
         witness=Witness(("while",), ("pipeliner",), ("done",)),
         expect=(
-            Expect("jax == 0.10.2 and per_dev > 1024", (Outcome.CRASH, Outcome.HANG), "SIGSEGV", None, "x *", 20),
-            Expect("", (Outcome.ERROR,), None, 1, None, 25),
+            Expect(
+                "jax == 0.10.2 and per_dev > 1024",
+                (Outcome.CRASH, Outcome.HANG),
+                "SIGSEGV",
+                None,
+                "x *",
+                19,
+                (),
+                ("collective-pipeliner-*",),
+            ),
+            Expect(
+                "",
+                (Outcome.ERROR,),
+                None,
+                1,
+                None,
+                25,
+                (("loss", "0.5"), ("symtab/xla::A", ">= 20"), ("n", "72")),
+                (),
+                ("dce",),
+            ),
         ),
         packages=("equinox==0.11.7", "numpy<2"),
         jax=AxisChoice(">=0.6,<0.8"),
         python=AxisChoice(None, ("3.11",)),
         cuda=AxisChoice("12*"),
-        processes=2,
         cpus=1,
         memory=4 << 30,
         hlo="passes",
@@ -98,13 +119,129 @@ exit_status = 1
         files=("data.bin",),
     )
     assert repro.source == Path("repros/bug.py").read_text()
-    assert line_of(repro, "expect", 0, "when") == 21
-    assert line_of(repro, "files", 0) == 18
+    assert line_of(repro, "expect", 0, "when") == 20
+    assert line_of(repro, "files", 0) == 17
+
+
+def test_what_it_is_about_runs_nothing_again() -> None:
+    one = load('about = """\nA claim: `x`.\n\nThe truth."""\n')
+    assert one.about == "A claim: `x`.\n\nThe truth."
+    assert load("").about == ""
+    assert one.body == load("").body == load('about = "Corrected."').body
+    assert mistakes("about = 1") == ['repros/bug.py:2: about: expected a string, found 1\n  write it in quotes: "1"']
 
 
 def test_a_probe() -> None:
     repro = load('probe = true\nstrings = ["a"]\nsymbols = ["b"]\nflags = ["xla_c"]\n', '"""Looks things up."""\n')
     assert (repro.probe, repro.strings, repro.symbols, repro.flags) == (True, ("a",), ("b",), ("xla_c",))
+    assert (repro.targets, repro.libraries) == (("wheels",), ())
+    some = load('probe = true\nsymbols = ["b"]\nlibraries = ["jaxlib", "Jax_cuda12.PJRT"]', "")
+    assert some.libraries == ("jaxlib", "jax-cuda12-pjrt")
+    others = load('probe = true\nsymbols = ["b"]\nlibraries = ["jaxlib"]', "")
+    assert len({some.body, others.body, load('probe = true\nsymbols = ["b"]', "").body}) == 3
+
+
+def test_what_decides_a_result_keeps_its_hash(tmp_path: Path) -> None:
+    """Computed before there were `metrics`, `changed` and `libraries`: another hash runs every known cell again."""
+    (tmp_path / "repros" / "d").write_text("1")
+    repro = load('title = "x"\nwitness = { output = ["a"] }\nfiles = ["d"]')
+    assert repro.body == "9606dccb7e01536009765ee78758fb9ce55b7a2a33154f180db855c26571c87b"
+    probe = load('probe = true\nstrings = ["a"]\nsymbols = ["b"]\nflags = ["xla_c"]', "")
+    assert probe.body == "f2dfbbd416f2d0ee58fb5546ce19f6462d31366f2ad9416a17ae4f4062e95ded"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "def program(devices, n=1): ...\n",
+        "def program(*devices, n): ...\n",
+        "def program(devices, **others): ...\n",
+        "if True:\n    def program(devices, n): ...\n",
+        "program = print\n",
+        "from models import program\n",
+        "import models as program\n",
+        "print 'python 2'\ndef program(devices): pass\n",
+    ],
+)
+def test_a_script_that_can_be_compiled_without_a_device(body: str) -> None:
+    assert load('targets = ["cpu", "h100:8"]\nparams = { n = [1] }', body).targets == ("cpu", "h100:8")
+
+
+NONE = (
+    "repros/bug.py:2: targets[1]: h100:8 compiles the script's `program`, and there is none\n"
+    "  add `def program(devices, n)`; it returns (jitted, args): docs/repros.md"
+)
+
+
+@pytest.mark.parametrize(
+    ("body", "messages"),
+    [
+        ("print(1)\n", [NONE]),
+        ("# def program(devices, n): ...\nprint(1)\n", [NONE]),
+        ("class A:\n    def program(self, n): ...\n", [NONE]),
+        ("def main():\n    program = 1\n", [NONE]),
+        ("from program import main\n", [NONE]),
+        ("print 'python 2'\n", [NONE]),
+        ("def program(devices): ...\n", ["repros/bug.py:3: params.n: program() at line 5 does not take it"]),
+        ("\ndef program(n): ...\n", ["repros/bug.py:3: params.n: program() at line 6 does not take it"]),
+    ],
+)
+def test_a_script_that_cannot(body: str, messages: list[str]) -> None:
+    assert mistakes('targets = ["cpu", "h100:8", "h200:2"]\nparams = { n = [1] }', body) == messages
+    assert load('targets = ["cpu", "gpu:2"]\nparams = { n = [1] }', body).name == "bug"
+
+
+def test_one_process_compiles_for_all_devices() -> None:
+    assert mistakes('targets = ["h100:8"]\nprocesses = 2', "def program(devices): ...\n") == [
+        "repros/bug.py:3: processes: h100:8 is compiled by one process for all its devices"
+    ]
+
+
+PROBE = 'probe = true\nsymbols = ["A::b(int)"]\nflags = ["--xla_c=1"]\n'
+
+
+@pytest.mark.parametrize(
+    ("metadata", "messages"),
+    [
+        (
+            'targets = ["cpu"]\nparams = { n = [1] }\nprocesses = 2',
+            [
+                'repros/bug.py:5: targets: a probe looks into wheels: its only target is "wheels", set by itself\n'
+                "  leave `targets` out; `cuda` and `jax` say in which environments it looks",
+                "repros/bug.py:6: params: a probe has no script, so this has no meaning here",
+                "repros/bug.py:7: processes: a probe has no script, so this has no meaning here",
+            ],
+        ),
+        (
+            'libraries = ["jax lib"]\nstrings = ["a\\n"]',
+            [
+                "repros/bug.py:5: libraries[0]: expected the name of a project such as "
+                '"jax-cuda12-pjrt", found "jax lib"',
+                "repros/bug.py:6: strings[0]: expected text in ASCII without line breaks: others are no strings of a "
+                'binary, found "a\\n"',
+            ],
+        ),
+        (
+            '[[expect]]\noutcome = "ok"\nmetrics = { "symtab/A::b_int_" = 1, "flag/xla_c" = 1, other = 2 }',
+            [],
+        ),
+        (
+            '[[expect]]\noutcome = "ok"\nmetrics = { "symtab/B::b_int_" = 1, "strings/zzz" = 1 }\nchanged = ["dce"]',
+            [
+                'repros/bug.py:7: expect[0].metrics."symtab/B::b_int_": this probe finds no such number\n'
+                '  did you mean "symtab/A::b_int_"?',
+                'repros/bug.py:7: expect[0].metrics."strings/zzz": this probe finds no such number\n'
+                "  metrics of this probe: dynsym/A::b_int_, symtab/A::b_int_, flag/xla_c",
+                "repros/bug.py:8: expect[0].changed: a probe compiles nothing",
+            ],
+        ),
+    ],
+)
+def test_mistakes_of_a_probe(metadata: str, messages: list[str]) -> None:
+    if messages:
+        assert mistakes(PROBE + metadata, "") == messages
+    else:
+        assert load(PROBE + metadata, "").probe
 
 
 def test_the_least_it_must_say() -> None:
@@ -134,6 +271,7 @@ def test_the_hash_is_over_the_script_and_its_files(tmp_path: Path) -> None:
 
 
 NAMES = "\n  keys here: "
+NUMBERS = 'expected a number, or comparisons such as ">= 20" or "> 0, < 1", found '
 
 
 @pytest.mark.parametrize(
@@ -290,6 +428,38 @@ NAMES = "\n  keys here: "
                 "  jax = 1\n      ^\n  write `==`"
             ],
         ),
+        (
+            '[[expect]]\noutcome = "ok"\n'
+            'metrics = { a = ">> 1", b = true, c = nan, "d e" = 1, f = "> 1, 2x", g = [1] }',
+            [
+                f'repros/bug.py:4: expect[0].metrics.a: {NUMBERS}">> 1"',
+                'repros/bug.py:4: expect[0].metrics.b: expected a number or a comparison such as ">= 20", found true',
+                f"repros/bug.py:4: expect[0].metrics.c: {NUMBERS}nan",
+                'repros/bug.py:4: expect[0].metrics."d e": expected the name of a metric such as "loss" or '
+                '"symtab/CollectivePipeliner", found "d e"\n  `_` stands for every other character',
+                f'repros/bug.py:4: expect[0].metrics.f: {NUMBERS}"> 1, 2x"',
+                'repros/bug.py:4: expect[0].metrics.g: expected a number or a comparison such as ">= 20", found a list',
+            ],
+        ),
+        (
+            '[[expect]]\noutcome = "ok"\nchanged = ["a", "b"]\nunchanged = ["c d", "b"]\n'
+            '[[expect]]\nwhen = "jax > 1"\noutcome = "skip"\nmetrics = {}',
+            [
+                "repros/bug.py:5: expect[0].unchanged[0]: expected the name of a pass, or a glob such as "
+                '"collective-pipeliner-*", found "c d"',
+                "repros/bug.py:5: expect[0].unchanged[1]: this is claimed as changed as well",
+                "repros/bug.py:6: expect[1]: never reached: the entry at line 2 always holds",
+                "repros/bug.py:9: expect[1].metrics: what is skipped finds nothing that a claim could be held against",
+            ],
+        ),
+        (
+            'hlo = "text"\n[[expect]]\noutcome = "ok"\nchanged = ["a"]',
+            ['repros/bug.py:5: expect[0].changed: which passes changed a module is collected by hlo = "passes" alone'],
+        ),
+        (
+            'hlo = "off"\nwitness = { hlo = ["while"], output = ["x"] }',
+            ['repros/bug.py:3: witness.hlo: this is looked for in what is collected of the HLO, and hlo = "off"'],
+        ),
         ("expect = 1", ["repros/bug.py:2: expect: expected a list, found 1\n  write [1]"]),
         ("expect = [1]", ["repros/bug.py:2: expect[0]: expected a table, found 1"]),
         (
@@ -322,7 +492,8 @@ def test_counts_have_a_bound() -> None:
 
 def test_an_unknown_key_far_from_all_lists_them() -> None:
     assert mistakes("[[expect]]\noutcome = 'ok'\nzzz = 1") == [
-        f"repros/bug.py:4: expect[0].zzz: unknown key{NAMES}when, outcome, signal, exit_status, signature"
+        f"repros/bug.py:4: expect[0].zzz: unknown key{NAMES}when, outcome, signal, exit_status, signature, "
+        "metrics, changed, unchanged"
     ]
 
 

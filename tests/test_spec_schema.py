@@ -79,6 +79,8 @@ env = { A = "1" }
         ("debian", "debain"),
         ("[run]", "[rum]"),
         ("[run]", '[run]\nengine = "dokcer"'),
+        ("[run]", '[run]\nhlo = "failure"'),
+        ('describe = "x"', 'describe = "x"\nautotune = 1'),
     ],
 )
 def test_the_matrix_schema_refuses_what_the_loader_refuses(old: str, new: str) -> None:
@@ -109,11 +111,21 @@ def test_the_repros_that_ship_meet_their_schema() -> None:
         {"expect": [{"when": ""}]},
         {"expect": [{"outcome": "infra"}]},
         {"issue": "39200"},
+        {"expect": [{"outcome": "ok", "metrics": {"x": ">> 1"}}]},
+        {"expect": [{"outcome": "ok", "metrics": {"x y": 1}}]},
+        {"expect": [{"outcome": "ok", "changed": "dce"}]},
+        {"flags": ["gpu_x"]},
+        {"libraries": ["jax lib"]},
     ],
 )
 def test_the_repro_schema_refuses(data: dict[str, Any]) -> None:
     assert valid("repro.schema.json", {})
     assert not valid("repro.schema.json", data)
+
+
+def test_the_repro_schema_takes_numbers_and_comparisons() -> None:
+    metrics = {"x": 1, "symtab/A": ">= 20", "loss": "> 0, < 1.5e-3"}
+    assert valid("repro.schema.json", {"expect": [{"outcome": "ok", "metrics": metrics, "changed": ["dce"]}]})
 
 
 def test_the_document_meets_its_schema() -> None:

@@ -8,12 +8,16 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.test_stacks_program import SAYS, fake_tools, only_plain
+
 SUPERVISE = Path(__file__).parents[1] / "containers" / "supervise.py"
+STACKS = SUPERVISE.with_name("stacks.py")
 
 
 def lay(folder: Path, script: str, **spec: object) -> Path:
@@ -88,18 +92,20 @@ def test_exception(tmp_path: Path) -> None:
     ],
 )
 def test_signal(tmp_path: Path, script: str, name: str) -> None:
-    result = supervise(tmp_path, script, cores=True)
+    result = supervise(tmp_path, script, cores="keep", stacks=str(STACKS))
     assert (result["exit_status"], result["signal"], result["timed_out"]) == (None, name, False)
-    assert result["oom_kills"] == 0
-    dumped = list((tmp_path / "work").glob("core*"))
+    assert (result["oom_kills"], result["notes"], result["ranks"]) == (0, [], [])
     if Path("/proc/sys/kernel/core_pattern").read_text().strip() == "core":
-        assert result["core"] == bool(dumped)
+        assert result["core"] == (name in ("SIGABRT", "SIGSEGV"))
+        assert [path.name for path in tmp_path.rglob("core*")] == [f"core.{result['pid']}"] * result["core"]
 
 
-def test_no_core_unless_asked_for(tmp_path: Path) -> None:
-    result = supervise(tmp_path, "import os; os.abort()")
+@pytest.mark.parametrize("spec", [{}, {"cores": "off", "stacks": str(STACKS)}, {"cores": "keep", "stacks": None}])
+def test_no_core_unless_asked_for(tmp_path: Path, spec: dict[str, object]) -> None:
+    result = supervise(tmp_path, "import os; os.abort()", **spec)
     assert (result["signal"], result["core"]) == ("SIGABRT", False)
     assert not list(tmp_path.rglob("core*"))
+    assert not (tmp_path / "stacks.json").exists()
 
 
 def test_a_child_that_dies_by_a_signal_is_not_the_script(tmp_path: Path) -> None:
@@ -301,6 +307,7 @@ def test_using_more_memory_than_allowed(tmp_path: Path) -> None:
     script = "import time\nkept = []\nwhile True:\n    kept.append(bytearray(b'x' * (20 << 20)))\n    time.sleep(0.02)"
     result = supervise(tmp_path, script, memory=200 << 20)
     assert (result["signal"], result["oom_kills"], result["timed_out"]) == ("SIGKILL", 1, False)
+    assert result["over_limit"]
     assert 200 << 20 < result["peak_memory"] < 600 << 20
     assert "of the 200 MiB allowed" in result["notes"][0]
 
@@ -479,6 +486,340 @@ def test_first_rank_to_fail_counts(tmp_path: Path) -> None:
     )
     result = supervise(tmp_path, script, processes=3, grace=1)
     assert (result["exit_status"], result["signal"], result["timed_out"]) == (3, None, False)
+    # Ranks that had to be stopped are no processes left behind.
+    assert (result["left_behind"], result["notes"]) == (0, [])
+    ends = [(rank["rank"], rank["exit_status"], rank["signal"], rank["stopped"]) for rank in result["ranks"]]
+    assert ends == [(0, 4, None, False), (1, 3, None, False), (2, None, "SIGKILL", True)]
+    assert result["ranks"][1]["pid"] == result["pid"]
+    assert result["ranks"][1]["seconds"] < result["ranks"][0]["seconds"] < result["ranks"][2]["seconds"] < 3
+
+
+# ---- stacks and cores: what stacks.py does on its own is tested in test_stacks_program.py ----
+
+CRASH = "import ctypes\ndef here():\n    ctypes.string_at(0)\nhere()"
+HANG = "import time\ndef stuck():\n    time.sleep(1000)\nstuck()"
+
+
+def taken(folder: Path) -> dict[str, Any]:
+    index: dict[str, Any] = json.loads((folder / "stacks.json").read_text())
+    return index
+
+
+def reading(folder: Path, pystack: str = SAYS, cores: str = "stacks") -> dict[str, object]:
+    return {"cores": cores, "stacks": str(STACKS), "tools": str(fake_tools(folder / "tools", pystack))}
+
+
+@only_plain
+@pytest.mark.parametrize("cores", ["stacks", "keep"])
+def test_core_of_a_crash(tmp_path: Path, cores: str) -> None:
+    result = supervise(tmp_path, CRASH, **reading(tmp_path, cores=cores))
+    assert (result["signal"], result["core"], result["notes"]) == ("SIGSEGV", True, [])
+    index = taken(tmp_path)
+    (stack,), (core,) = index["stacks"], index["cores"]
+    assert (stack["pid"], stack["thread"], stack["rank"], stack["signal"]) == (*[result["pid"]] * 2, 0, "SIGSEGV")
+    assert (tmp_path / stack["file"]).stat().st_size > 0
+    assert (core["cut"], index["notes"]) == (False, [])
+    left = list(tmp_path.rglob("core*"))
+    assert left == ([tmp_path / f"core.{result['pid']}"] if cores == "keep" else [])
+    assert [path.stat().st_mode & 0o777 for path in left] == [0o600] * len(left)
+
+
+def test_an_attempt_that_ends_well_starts_no_reader(tmp_path: Path) -> None:
+    result = supervise(tmp_path, "print(1)", cores="keep", stacks="/nowhere/stacks.py", tools="/nowhere")
+    assert (result["exit_status"], result["notes"]) == (0, [])
+    assert not (tmp_path / "stacks.json").exists()
+
+
+@only_plain
+@pytest.mark.parametrize("status", [0, 134])
+def test_core_of_a_child(tmp_path: Path, status: int) -> None:
+    script = f"{sys.executable} -c 'import os; os.abort()'; exit {status}"
+    result = supervise(tmp_path, "", argv=["/bin/sh", "-c", script], **reading(tmp_path))
+    assert (result["exit_status"], result["core"]) == (status, False)
+    (stack,) = taken(tmp_path)["stacks"]
+    assert (stack["rank"], stack["signal"], stack["source"]) == (None, "SIGABRT", "core")
+    assert "os.abort()" in stack["command"]
+
+
+@only_plain
+@pytest.mark.parametrize("ignore", ["", "faulthandler.disable(); signal.signal(signal.SIGABRT, signal.SIG_IGN)"])
+def test_core_of_a_child_whose_parent_then_hangs(tmp_path: Path, ignore: str) -> None:
+    script = "import faulthandler, os, signal\nif os.fork() == 0: os.abort()\nos.wait()\n" + ignore + "\n" + HANG
+    result = supervise(tmp_path, script, timeout=0.8, grace=0.3, **reading(tmp_path))
+    assert (result["timed_out"], result["signal"]) == (True, "SIGKILL" if ignore else "SIGABRT")
+    live, core = taken(tmp_path)["stacks"]
+    assert (live["source"], live["pid"]) == ("live", result["pid"])
+    assert (core["source"], core["rank"], core["signal"]) == ("core", None, "SIGABRT")
+    assert core["pid"] != result["pid"]
+    assert not list(tmp_path.rglob("core*"))
+
+
+@only_plain
+def test_core_that_reaches_the_cap(tmp_path: Path) -> None:
+    script = "kept = b'x' * (30 << 20)\n" + CRASH
+    result = supervise(tmp_path, script, core_cap=2 << 20, **reading(tmp_path, cores="keep"))
+    (core,) = taken(tmp_path)["cores"]
+    assert core["cut"]
+    assert 1 << 20 < (tmp_path / f"core.{result['pid']}").stat().st_blocks * 512 < 3 << 20
+    whose = f"the core of process {result['pid']} is cut after"
+    assert taken(tmp_path)["notes"][0].startswith(whose)
+    assert taken(tmp_path)["notes"][0].endswith("MiB: the limit for cores")
+
+
+@only_plain
+def test_cores_of_ranks_do_not_write_over_each_other(tmp_path: Path) -> None:
+    script = "import os, time\ntime.sleep(0.15 * int(os.environ['REPRO_RANK']))\nos.abort()"
+    result = supervise(tmp_path, script, processes=3, grace=5, **reading(tmp_path, cores="keep"))
+    pids = [rank["pid"] for rank in result["ranks"]]
+    index = taken(tmp_path)
+    assert [(stack["pid"], stack["rank"]) for stack in index["stacks"]] == list(zip(pids, range(3), strict=True))
+    assert [core["file"] for core in index["cores"]] == [f"core.{pid}" for pid in pids]
+    assert index["notes"] == []
+
+
+@only_plain
+def test_hanging_ranks_are_read_then_aborted_one_by_one(tmp_path: Path) -> None:
+    result = supervise(tmp_path, HANG, processes=3, timeout=0.8, **reading(tmp_path, cores="keep"))
+    assert [(r["signal"], r["core"], r["stopped"]) for r in result["ranks"]] == [("SIGABRT", True, True)] * 3
+    assert (result["timed_out"], result["seconds"]) == (True, pytest.approx(0.8, abs=0.2))
+    index = taken(tmp_path)
+    assert [(stack["rank"], stack["source"], stack["thread"]) for stack in index["stacks"]] == [
+        (rank, "live", None) for rank in range(3)
+    ]
+    assert sorted(core["pid"] for core in index["cores"]) == [rank["pid"] for rank in result["ranks"]]
+
+
+def test_hang_with_children_is_read_before_it_is_ended(tmp_path: Path) -> None:
+    script = "import subprocess\nsubprocess.Popen(['sleep', '1000'])\n" + HANG
+    result = supervise(tmp_path, script, timeout=0.8, **reading(tmp_path))
+    stacks = taken(tmp_path)["stacks"]
+    assert [(stack["rank"], stack["command"].split()[-2:]) for stack in stacks] == [
+        (0, [sys.executable, "script.py"]),
+        (None, ["sleep", "1000"]),
+    ]
+    assert f"remote', '--native-all', '{result['pid']}']" in (tmp_path / stacks[0]["file"]).read_text()
+    assert not list(tmp_path.rglob("core*"))
+
+
+def test_stacks_of_a_hang_are_taken_with_cores_off(tmp_path: Path) -> None:
+    result = supervise(tmp_path, HANG, timeout=0.8, **reading(tmp_path, cores="off"))
+    assert (result["timed_out"], result["core"], len(taken(tmp_path)["stacks"])) == (True, False, 1)
+
+
+@only_plain
+def test_core_of_a_hang_is_read_where_the_living_process_could_not_be(tmp_path: Path) -> None:
+    only_cores = f"sys.argv[1] == 'core' or sys.exit('may not trace'); {SAYS}"
+    result = supervise(tmp_path, HANG, timeout=0.8, **reading(tmp_path, only_cores))
+    live, core = taken(tmp_path)["stacks"]
+    assert (live["source"], live["file"], live["trouble"]) == ("live", "", "pystack: may not trace; py-spy: status 3")
+    assert (core["source"], core["pid"], core["signal"]) == ("core", result["pid"], "SIGABRT")
+
+
+@only_plain
+def test_a_crash_whose_core_is_written_past_the_deadline_is_no_hang(tmp_path: Path) -> None:
+    script = (
+        "import ctypes, os, time\nkept = b'x' * (300 << 20)\n"
+        "time.sleep(os.stat('../spec.json').st_mtime + 1.4 - time.time())\nctypes.string_at(0)"
+    )
+    result = supervise(tmp_path, script, timeout=1.5, **reading(tmp_path))
+    assert (result["signal"], result["core"], result["timed_out"]) == ("SIGSEGV", True, False)
+    assert taken(tmp_path)["cores"][0]["cut"] is False
+
+
+def test_a_reader_is_not_counted_as_the_attempt(tmp_path: Path) -> None:
+    greedy = "kept = b'x' * (400 << 20); " + SAYS
+    result = supervise(tmp_path, HANG, timeout=0.8, memory=200 << 20, own_cgroup=True, **reading(tmp_path, greedy))
+    assert (result["timed_out"], result["over_limit"], result["oom_kills"], result["left_behind"]) == (
+        True,
+        False,
+        0,
+        0,
+    )
+    assert result["peak_memory"] < 200 << 20
+    assert taken(tmp_path)["stacks"][0]["tool"] == "pystack"
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "note"),
+    [
+        ("sys.exit(7)", "stacks could not be recorded: the program failed"),
+        ("raise KeyError", "stacks could not be recorded: the program failed"),
+        ("sys.exit(128)", "stacks could not be recorded: No space left on device"),
+        ("os.kill(os.getpid(), 9)", "reading stacks was ended before it was done"),
+        ("os.fork(); time.sleep(1000)", "reading stacks was ended before it was done"),
+    ],
+)
+def test_a_reader_that_fails_costs_a_note(tmp_path: Path, behaviour: str, note: str) -> None:
+    reader = tmp_path / "reader.py"
+    reader.write_text(f"import os, sys, time\n{behaviour}")
+    impatient = tmp_path / "supervise.py"
+    impatient.write_text(SUPERVISE.read_text().replace("LIVE = 22.0", "LIVE = 0.5"))
+    lay(tmp_path, HANG, timeout=0.5, stacks=str(reader), cores="off")
+    began = time.monotonic()
+    subprocess.run([sys.executable, "-I", "-S", impatient, tmp_path], check=True, timeout=30)
+    assert time.monotonic() - began < 4
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["signal"], result["timed_out"], result["notes"]) == ("SIGABRT", True, [note])
+    command = f"{reader}\0".encode()
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            assert command not in entry.read_bytes()
+
+
+def test_cancelled_while_stacks_are_read(tmp_path: Path) -> None:
+    spec = reading(tmp_path, "open(sys.argv[0] and os.environ['PATH'] and '/dev/null'); time.sleep(1000)")
+    process = start(lay(tmp_path, HANG, timeout=0.3, **spec))
+    limit = time.monotonic() + 20
+    while not list(tmp_path.glob("stacks/*.txt")) and time.monotonic() < limit:
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=5) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["timed_out"], result["notes"]) == (True, ["reading stacks was ended with the attempt"])
+    assert result["cancelled"] == "SIGTERM"  # the stacks are part of the verdict: it is not to be kept
+    assert survivors(tmp_path) == []
+
+
+@only_plain
+def test_cancelled_while_a_core_is_read(tmp_path: Path) -> None:
+    process = start(lay(tmp_path, CRASH, **reading(tmp_path, "time.sleep(1000)")))
+    limit = time.monotonic() + 20
+    while not list(tmp_path.glob("stacks/*.txt")) and time.monotonic() < limit:
+        time.sleep(0.02)
+    process.terminate()
+    assert process.wait(timeout=5) == 0
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["signal"], result["cancelled"]) == ("SIGSEGV", "SIGTERM")
+
+
+def test_the_memory_limit_holds_while_stacks_are_read(tmp_path: Path) -> None:
+    script = (
+        "import time\ntime.sleep(1.2)\nkept = []\nwhile True:\n    kept.append(b'x' * (20 << 20)); time.sleep(0.02)"
+    )
+    spec = reading(tmp_path, "time.sleep(1.5); " + SAYS)
+    result = supervise(tmp_path, script, timeout=0.7, memory=150 << 20, **spec)
+    assert (result["timed_out"], result["signal"], result["over_limit"]) == (True, "SIGKILL", False)
+    assert [note for note in result["notes"] if note.endswith("MiB of the 150 MiB allowed: killed")] != []
+    assert 150 << 20 < result["peak_memory"] < 500 << 20
+
+
+def test_a_pipe_where_the_threads_go(tmp_path: Path) -> None:
+    result = supervise(tmp_path, "import os\nos.mkfifo('../threads')\n" + HANG, timeout=0.8)
+    assert result["timed_out"]
+    assert "script.py" in (tmp_path / "threads").read_text()
+
+
+def test_a_log_that_the_script_made_unreadable(tmp_path: Path) -> None:
+    supervise(tmp_path, "import os\nprint('said', flush=True)\nos.chmod('../stdout', 0)")
+    assert (tmp_path / "stdout").stat().st_mode & 0o777 == 0o644
+
+
+@only_plain
+def test_core_of_a_child_in_a_subfolder(tmp_path: Path) -> None:
+    script = f"mkdir sub; cd sub; {sys.executable} -c 'import os; os.abort()'; exit 4"
+    result = supervise(tmp_path, "", argv=["/bin/sh", "-c", script], **reading(tmp_path))
+    (stack,) = taken(tmp_path)["stacks"]
+    assert (result["exit_status"], stack["signal"]) == (4, "SIGABRT")
+    assert not list(tmp_path.rglob("core"))
+
+
+@only_plain
+def test_core_outside_the_attempts_folder(tmp_path: Path) -> None:
+    folder, place = tmp_path / "attempt", tmp_path / "elsewhere"
+    folder.mkdir()
+    place.mkdir()
+    script = f"import os, time\nos.chdir({str(place)!r})\ntime.sleep(0.4)\n{CRASH}"
+    result = supervise(folder, script, **reading(tmp_path))
+    (stack,) = taken(folder)["stacks"]
+    assert (stack["pid"], stack["signal"], list(place.iterdir())) == (result["pid"], "SIGSEGV", [])
+
+
+@only_plain
+def test_the_first_rank_to_die_is_the_first_to_dump(tmp_path: Path) -> None:
+    """Its core takes longer than the whole end of the other, which must not write its own over it."""
+    script = (
+        "import ctypes, os, time\n"
+        "if os.environ['REPRO_RANK'] == '0':\n"
+        "    kept = b'x' * (900 << 20)\n    open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'gone')\n"
+        "    ctypes.string_at(0)\n"
+        "while not os.path.exists('gone'): time.sleep(0.01)\n"
+        "status = '/proc/%s/status' % open('gone').read()\n"
+        "while 'CoreDumping:\\t1' not in open(status).read(): pass\n"
+        "time.sleep(0.2)\nos.abort()"
+    )
+    result = supervise(tmp_path, script, processes=2, **reading(tmp_path))
+    first, second = result["ranks"]
+    assert (result["signal"], first["signal"], second["signal"]) == ("SIGSEGV", "SIGSEGV", "SIGABRT")
+    assert first["seconds"] < second["seconds"]
+    index = taken(tmp_path)
+    assert [(core["pid"], core["cut"]) for core in index["cores"]] == [(first["pid"], False)]
+    assert index["notes"] == [
+        f"no core of process {second['pid']} (SIGABRT): none was written over that of another rank, "
+        "which was being written"
+    ]
+
+
+@only_plain
+def test_a_crash_whose_core_takes_too_long_is_no_hang(tmp_path: Path) -> None:
+    impatient, program = tmp_path / "supervise.py", SUPERVISE.read_text()
+    for name, seconds in (("DUMP", "30.0"), ("DRAIN", "1.0"), ("LINGER", "0.2")):
+        assert f"\n{name} = {seconds}" in program
+        program = program.replace(f"\n{name} = {seconds}", f"\n{name} = 0.0")
+    impatient.write_text(program)
+    script = (
+        "import ctypes, os, time\nkept = b'x' * (900 << 20)\n"
+        "time.sleep(os.stat('../spec.json').st_mtime + 1.9 - time.time())\nctypes.string_at(0)"
+    )
+    lay(tmp_path, script, timeout=2, **reading(tmp_path))
+    subprocess.run([sys.executable, "-I", "-S", impatient, tmp_path], check=True, timeout=30)
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert (result["timed_out"], result["stopped"]) == (False, False)
+    assert result["notes"] == [f"process {result['pid']} was killed while its core was being written"]
+
+
+@only_plain
+def test_what_a_script_puts_where_stacks_go(tmp_path: Path) -> None:
+    script = "import os\nos.mkdir('../stacks.json')\nopen('../stacks', 'w').write('mine')\nos.chmod('..', 0)\n" + CRASH
+    result = supervise(tmp_path, script, **reading(tmp_path))
+    (stack,) = taken(tmp_path)["stacks"]
+    assert (stack["file"], stack["trouble"]) == (f"stacks/{result['pid']}.txt", "")
+
+
+@only_plain
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+@pytest.mark.parametrize("cores", ["stacks", "keep"])
+def test_core_that_fills_the_disk(tmp_path: Path, cores: str) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", disk], check=False).returncode != 0:
+        pytest.skip("this sandbox does not mount")
+    try:
+        spec = reading(tmp_path, cores=cores)
+        result = supervise(disk, "kept = b'x' * (30 << 20)\n" + CRASH, **spec)
+        index = taken(disk) if (disk / "stacks.json").exists() else None
+    finally:
+        subprocess.run(["umount", disk], check=True)
+    assert (result["signal"], result["core"]) == ("SIGSEGV", True)
+    if cores == "keep" and (index is None or not index["cores"]):
+        assert "stacks could not be recorded: No space left on device" in result["notes"]
+    else:
+        assert index is not None
+        assert index["cores"][0]["cut"]
+        assert index["notes"][0].endswith("a full disk, or it took too long")
+
+
+@pytest.mark.network
+def test_stacks_of_a_hang_by_the_real_tools(tmp_path: Path, tools: Path) -> None:
+    began = time.monotonic()
+    result = supervise(tmp_path, HANG, timeout=0.8, cores="stacks", stacks=str(STACKS), tools=str(tools))
+    assert time.monotonic() - began < 6
+    index = taken(tmp_path)
+    (stack,) = index["stacks"]
+    assert (stack["pid"], stack["tool"], stack["trouble"]) == (result["pid"], "pystack", "")
+    text = (tmp_path / stack["file"]).read_text()
+    assert 'script.py", line 3, in stuck' in text
+    assert "time_sleep" in text
+    assert (result["timed_out"], result["signal"], index["notes"]) == (True, "SIGABRT", [])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a pid namespace of its own needs root")

@@ -55,7 +55,9 @@ class Attempt:
         gpus: Number of GPUs; 0 = none visible.
         devices: Indices of the GPUs granted; empty = the first `gpus`.
         processes: Ranks to start.
-        cores: Whether a crash may leave a core file in the work folder; one of a GPU process was seen to have 8.8 GB.
+        cores: What becomes of core files: `stacks` (read, then deleted), `keep` (read, then compressed into the
+            evidence), `off` (none is written). One of a GPU process was seen to have 8.8 GB, most of it holes.
+        tools: Folder of `envs/tools.py` with the programs that read stacks, for the attempt's Python; None = not there.
     """
 
     id: str
@@ -68,8 +70,28 @@ class Attempt:
     cpus: int | None = None
     gpus: int = 0
     processes: int = 1
-    cores: bool = False
+    cores: str = "off"
     devices: tuple[int, ...] = ()
+    tools: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """How one rank of an attempt with several ended, in the supervisor's words.
+
+    Attributes:
+        exit_status, signal, core: As in `Raw`.
+        seconds: From the start of the attempt to this rank's end.
+        stopped: The supervisor ended it: the deadline, the limit, or another rank's failure before.
+    """
+
+    rank: int
+    pid: int
+    exit_status: int | None
+    signal: str | None
+    core: bool
+    seconds: float
+    stopped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +111,11 @@ class Raw:
         infra: Why there is no verdict of the script (container not created, engine gone, disk full, supervisor lost);
             empty where there is one.
         notes: Findings worth showing (`closed its stdout`, `left 3 processes behind`).
+        pid: Of the script's process, as the attempt's own processes see it (in a container: inside); 0 = unknown.
+        over_limit: The supervisor, not the kernel, ended it for memory.
+        ranks: How each rank ended, by rank; empty for an attempt of one process. The fields above are those of the
+            first rank to fail, or of rank 0.
+        device_memory: Bytes, highest sum over the GPUs granted, as the host saw it; 0 where unknown.
     """
 
     exit_status: int | None = None
@@ -103,6 +130,10 @@ class Raw:
     stderr_bytes: int = 0
     infra: str = ""
     notes: tuple[str, ...] = ()
+    pid: int = 0
+    over_limit: bool = False
+    ranks: tuple[RankEnd, ...] = ()
+    device_memory: int = 0
 
 
 class Engine(ABC):

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
-import shlex
 import subprocess
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from repromatrix.engines.attempt import (
-    CANCELLED,
-    GRACE,
-    SUPERVISOR,
-    abandoned,
-    owner,
-    read_raw,
-    script_env,
-    write_spec,
-)
+from repromatrix.engines.attempt import AFTERMATH, CANCELLED, GRACE, abandoned, owner, read_raw, write_spec
 from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
+from repromatrix.engines.container import (
+    COMMAND,
+    INSIDE,
+    PIDS,
+    PYTHON,
+    READ_STACKS,
+    REFUSED,
+    SHM,
+    TOOLS,
+    Options,
+    command,
+    engine_env,
+    mounts,
+)
 from repromatrix.envs import base, image
 from repromatrix.envs.daemon import LABEL, Daemon, address, connect, daemon_errors
 from repromatrix.envs.wheels import WheelStore
@@ -35,32 +38,8 @@ if TYPE_CHECKING:
     from repromatrix.project import Project
     from repromatrix.spec.model import Matrix
 
-INSIDE = "/attempt"
-"""Where the attempt's folder lies in the container."""
-
-SUPERVISE = "/opt/repromatrix/supervise.py"
-PYTHON = "/opt/env/bin/python"
-PATH = "/opt/env/bin:/usr/local/bin:/usr/bin:/bin"
-
-PIDS = 4096
-"""Tasks an attempt may have: JAX starts some 60 threads per 16 CPUs, a fork bomb stops here."""
-
-SHM = 2 << 30
-"""Bytes of /dev/shm: NCCL's ring buffers need more than Docker's 64 MB."""
-
-NOFILE = 65536
-
 OVERTIME = 15.0
-"""Seconds after the supervisor should have ended, until the host kills the container."""
-
-REFUSED = {
-    "docker-init": "the daemon has no docker-init: the supervisor was PID 1",
-    "rlimit type 7": "",
-    "rlimit type 4": "the daemon may not raise the limit of core files: its own holds",
-}
-"""What a daemon may be unable to give, by the words with which it refuses to start a container, and the note that an
-attempt without it carries (none where it cannot change a verdict). Debian ships docker-init in another package (tini);
-a daemon in a sandbox has hard limits (setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE)."""
+"""Seconds after the last moment at which the supervisor may write its verdict, until the host kills the container."""
 
 POLL = 0.1
 """Seconds between two looks at the cancellation; the end of the container itself is noticed at once."""
@@ -142,7 +121,16 @@ class DockerEngine(Engine):
 
     def run(self, prepared: Prepared, attempt: Attempt, cancel: threading.Event) -> Raw:
         daemon = self._daemon()
-        write_spec(attempt, python=PYTHON, root=INSIDE, env=_engine_env(attempt), watch_stdin=False, own_cgroup=True)
+        write_spec(
+            attempt,
+            python=PYTHON,
+            root=INSIDE,
+            stacks=READ_STACKS,
+            tools=TOOLS if attempt.tools is not None else None,
+            env=engine_env(attempt),
+            watch_stdin=False,
+            own_cgroup=True,
+        )
         container = f"repromatrix-{re.sub(r'[^A-Za-z0-9_.-]', '_', attempt.id)}-{secrets.token_hex(4)}"
         notes: list[str] = []
         try:
@@ -199,7 +187,7 @@ class DockerEngine(Engine):
         from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
         api = daemon.api
-        options = self._options(refused)
+        options = Options.of(self._info, refused)
         # All of them, since CUDA_VISIBLE_DEVICES chooses: the same indices then hold in every engine.
         gpus = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if attempt.gpus else None
         host = api.create_host_config(
@@ -218,13 +206,13 @@ class DockerEngine(Engine):
             device_requests=gpus,
             # Mounts, not binds: a folder that the daemon does not see is an error instead of a new empty folder.
             mounts=[
-                Mount(INSIDE, str(attempt.folder.resolve()), type="bind"),
-                Mount(SUPERVISE, str(SUPERVISOR), type="bind", read_only=True),
+                Mount(inside, str(outside), type="bind", read_only=read_only)
+                for outside, inside, read_only in mounts(attempt)
             ],
         )
         api.create_container(
             prepared.location,
-            command=["python3", "-I", "-S", SUPERVISE, INSIDE],
+            command=list(COMMAND),
             entrypoint=[],
             name=container,
             user=options.user,
@@ -241,19 +229,6 @@ class DockerEngine(Engine):
                 f"{LABEL}deadline": str(int(time.time() + _host_limit(attempt)) + 60),
             },
         )
-
-    def _options(self, refused: frozenset[str]) -> _Options:
-        """What depends on how the daemon itself is set up."""
-        features = {str(entry).split(",")[0].removeprefix("name=") for entry in self._info.get("SecurityOptions") or ()}
-        # In a rootless daemon the caller is root inside, and every other user is a stranger to the caller's files.
-        user = "0:0" if "rootless" in features else f"{os.getuid()}:{os.getgid()}"
-        security = ["no-new-privileges"]
-        if "selinux" in features:
-            security.append("label=disable")  # else the bind mounts are not readable, and relabelling changes the host
-        limits = {"rlimit type 4": ("core", -1), "rlimit type 7": ("nofile", NOFILE)}
-        ulimits = dict(limit for words, limit in limits.items() if words not in refused)
-        userns = "host" if "userns" in features else None
-        return _Options(user, security, userns, "docker-init" not in refused, ulimits)
 
     def _follow(self, daemon: Daemon, container: str, attempt: Attempt, cancel: threading.Event) -> str:
         """Until the container has ended; returns why the host killed it, or nothing.
@@ -334,27 +309,7 @@ class DockerEngine(Engine):
     # ---- by hand, and afterwards ----
 
     def command(self, prepared: Prepared, attempt: Attempt) -> str:
-        options = self._options(frozenset(self._refused))
-        words = ["docker", "run", "--rm", *(["--init"] * options.init)]
-        words += ["--network=none", "--hostname=localhost", "--cap-drop=ALL"]
-        words += [f"--security-opt={option}" for option in options.security]
-        words += [f"--pids-limit={PIDS}", f"--shm-size={SHM}"]
-        words += [f"--ulimit={name}={value}" for name, value in options.ulimits.items()]
-        if attempt.memory is not None:
-            words += [f"--memory={attempt.memory}", f"--memory-swap={attempt.memory}"]
-        if attempt.gpus:
-            words.append("--gpus=all")
-        if attempt.cpus is not None:
-            words.append(f"--cpuset-cpus={','.join(str(n) for n in sorted(os.sched_getaffinity(0))[: attempt.cpus])}")
-        words += [f"--user={options.user}", f"--workdir={INSIDE}/work"]
-        words.append(f"--mount=type=bind,source={(attempt.folder / 'work').resolve()},target={INSIDE}/work")
-        env = script_env(attempt, INSIDE, _engine_env(attempt))
-        env["TMPDIR"] = "/tmp"
-        for name, value in sorted(env.items()):
-            if not name.startswith("REPROMATRIX_"):
-                words.append(f"--env={name}={value}")
-        words += [prepared.location, PYTHON, attempt.script, *attempt.arguments]
-        return " ".join(map(shlex.quote, words))
+        return command(prepared.location, attempt, Options.of(self._info, frozenset(self._refused)))
 
     def reap(self) -> list[str]:
         daemon = self._daemon()
@@ -375,26 +330,10 @@ class DockerEngine(Engine):
         return ended
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """Settings of a container that follow from the daemon's own."""
-
-    user: str
-    security: list[str]
-    userns: str | None
-    init: bool
-    ulimits: dict[str, int]
-
-
 def _prepared(lock: Lock, chosen: BaseImage, found: str) -> Prepared:
     return Prepared(lock, DockerEngine.name, found, chosen.description, found)
 
 
-def _engine_env(attempt: Attempt) -> dict[str, str]:
-    devices = attempt.devices or range(attempt.gpus)
-    return {"PATH": PATH, "VIRTUAL_ENV": "/opt/env", "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
-
-
 def _host_limit(attempt: Attempt) -> float:
     """Seconds after which the host stops believing in the supervisor."""
-    return attempt.timeout + GRACE + OVERTIME
+    return attempt.timeout + AFTERMATH + OVERTIME

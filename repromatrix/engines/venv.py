@@ -16,10 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from repromatrix.engines.attempt import (
+    AFTERMATH,
     ATTEMPT_MARK,
     CANCELLED,
-    GRACE,
     OWNER_MARK,
+    STACKS,
     SUPERVISOR,
     abandoned,
     marks,
@@ -39,8 +40,8 @@ _POLL = 0.1
 """Seconds between looks at the cancellation; the end of an attempt is seen at once."""
 
 _PATIENCE = 15.0
-"""Seconds past deadline and grace, or past a cancellation, before the supervisor itself is taken for stuck: it gives a
-process that SIGKILL does not end 10 s."""
+"""Seconds past the last moment for a verdict, or past a cancellation, before the supervisor itself is taken for stuck:
+it gives a process that SIGKILL does not end 10 s."""
 
 _TMP_PREFIX = "repromatrix-tmp-"
 
@@ -81,7 +82,14 @@ class VenvEngine(Engine):
             with _short_tmp(attempt.folder / "tmp") as tmp:
                 env = _engine_env(prepared, attempt) | {"TMPDIR": tmp}
                 write_spec(
-                    attempt, python=python, root=str(attempt.folder), env=env, watch_stdin=True, own_cgroup=False
+                    attempt,
+                    python=python,
+                    root=str(attempt.folder),
+                    stacks=str(STACKS),
+                    tools=None if attempt.tools is None else str(attempt.tools),
+                    env=env,
+                    watch_stdin=True,
+                    own_cgroup=False,
                 )
                 status, said = _supervise(python, attempt, cancel)
         except InfraError as error:
@@ -99,8 +107,10 @@ class VenvEngine(Engine):
 
     def command(self, prepared: Prepared, attempt: Attempt) -> str:
         python = _python(prepared)
-        if attempt.processes > 1:  # its ranks need the supervisor, which finds everything in the attempt's folder
-            return shlex.join([python, "-I", "-S", str(SUPERVISOR), str(attempt.folder)])
+        if attempt.processes > 1:
+            # Ranks need the supervisor; on a copy, since it writes its verdict and the logs over those that are kept.
+            copied = f'copy=$(mktemp -d) && cp -a {shlex.quote(str(attempt.folder))}/. "$copy"'
+            return f'{copied} && {shlex.join([python, "-I", "-S", str(SUPERVISOR)])} "$copy" && echo "$copy"'
         env = script_env(attempt, str(attempt.folder), _engine_env(prepared, attempt))
         told = [f"{name}={value}" for name, value in env.items() if name not in (ATTEMPT_MARK, OWNER_MARK)]
         script = shlex.join(["env", "-i", *told, python, attempt.script, *attempt.arguments])
@@ -146,7 +156,7 @@ def _supervise(python: str, attempt: Attempt, cancel: threading.Event) -> tuple[
         said = b""
         poll = select.poll()
         poll.register(errors, select.POLLIN)
-        give_up = time.monotonic() + attempt.timeout + GRACE + _PATIENCE
+        give_up = time.monotonic() + attempt.timeout + AFTERMATH + _PATIENCE
         stopping = False
         try:
             while time.monotonic() < give_up:

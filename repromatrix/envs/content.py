@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+
+MARKER = "repromatrix.json"
+"""File directly in a folder that `seal` has closed."""
 
 
 def fingerprint(folder: Path, leave_out: Collection[str] = ()) -> str:
@@ -33,3 +37,22 @@ def fingerprint(folder: Path, leave_out: Collection[str] = ()) -> str:
     except OSError:
         return ""
     return found.hexdigest()
+
+
+def seal(folder: Path, facts: Mapping[str, str]) -> None:
+    """Note in `folder` what it holds and how it was made; afterwards `intact` tells whether it is still so.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    content = {"content": fingerprint(folder, (MARKER,)), **facts}
+    (folder / MARKER).write_text(json.dumps(content, indent=2) + "\n")
+
+
+def intact(folder: Path) -> bool:
+    """Whether `folder` is as it was sealed: what somebody removed or installed there would be blamed on a version."""
+    try:
+        marker = json.loads((folder / MARKER).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return isinstance(marker, dict) and marker.get("content") == fingerprint(folder, (MARKER,))

@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 import uv
 
 from repromatrix.envs.disk import write_text
-from repromatrix.envs.model import Lock
+from repromatrix.envs.model import Locked
 from repromatrix.envs.network import DEFAULT_INDEX, EXTRA_INDEX, redact, uv_environment, with_credentials
 from repromatrix.errors import InfraError
 from repromatrix.spec.model import Matrix
@@ -328,7 +328,7 @@ def release_time(name: str, version: str, store: Path | None = None, matrix: Mat
     return times[0]
 
 
-def addresses(lock: Lock, matrix: Matrix | None = None, cancel: threading.Event | None = None) -> dict[str, str]:
+def addresses(lock: Locked, matrix: Matrix | None = None, cancel: threading.Event | None = None) -> dict[str, str]:
     """Where the index serves the wheels of `lock`: URL by SHA-256, with credentials where the index has some.
 
     Yanked wheels are found. A hash that is absent from the answer is no longer served: it can come from a store or an

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -37,6 +38,7 @@ _WHEEL = re.compile(
     r"(?P<name>[a-z0-9]+(?:-[a-z0-9]+)*)==(?P<version>\S+) --hash=sha256:(?P<sha256>[0-9a-f]{64})"
     r"  # (?P<filename>\S+\.whl) (?P<size>\d+) (?P<uploaded>-|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)"
 )
+_PLATFORM = re.compile(r"\w+-manylinux_2_\d+")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
@@ -76,10 +78,15 @@ def header(lock: Lock) -> list[str]:
 
 def render_lock(lock: Lock) -> str:
     """The lock file's text; the same lock gives the same bytes."""
-    lines = [f"# {line}" for line in [f"{lock.id}, locked by repromatrix {__version__}", *header(lock)]]
-    for wheel in sorted(lock.wheels, key=lambda wheel: wheel.name):
-        facts = f"{wheel.filename} {wheel.size} {wheel.uploaded or '-'}"
-        lines.append(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}  # {facts}")
+    return render_wheels([f"{lock.id}, locked by repromatrix {__version__}", *header(lock)], lock.wheels)
+
+
+def render_wheels(facts: Iterable[str], wheels: Iterable[Wheel]) -> str:
+    """A file of wheels: its header's lines, then a wheel a line."""
+    lines = [f"# {line}" for line in facts]
+    for wheel in sorted(wheels, key=lambda wheel: wheel.name):
+        told = f"{wheel.filename} {wheel.size} {wheel.uploaded or '-'}"
+        lines.append(f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}  # {told}")
     return "\n".join(lines) + "\n"
 
 
@@ -94,35 +101,52 @@ def write_lock(lock: Lock, folder: Path) -> Path:
     return path
 
 
-def read_lock(path: Path, environment: Environment) -> Lock:
-    """Read the lock of `environment`, trusting nothing: every mistake of the file at once.
+@dataclass(slots=True)
+class Content:
+    """What a file of wheels says, and every mistake in it.
+
+    Attributes:
+        facts: Lines of its header but for the first, without `# `.
+        wheels: Sorted by name.
+    """
+
+    path: Path
+    hint: str
+    facts: list[str] = field(default_factory=list)
+    wheels: tuple[Wheel, ...] = ()
+    errors: list[UserError] = field(default_factory=list)
+
+    def wrong(self, message: str, number: int | None = None) -> None:
+        where = f"{self.path}:{number}" if number else str(self.path)
+        self.errors.append(UserError(message, where=where, hint=self.hint))
+
+    def stated(self, key: str) -> str:
+        """The value of the fact `key`, or empty."""
+        return next((fact.partition(": ")[2] for fact in self.facts if fact.startswith(f"{key}: ")), "")
+
+
+def read_wheels(path: Path, python: str, hint: str) -> Content:
+    """Read a file of wheels for `python`, trusting nothing.
+
+    Args:
+        hint: What to do about a mistake.
 
     Raises:
-        InputErrors: Lines that are no wheel or do not fit, facts that are not those of `environment`.
         UserError: The file cannot be read.
     """
-    again = f"lock it again: invoke lock --env {environment.id} --refresh"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"the lock cannot be read: {error}", where=str(path), hint=again) from None
-    errors: list[UserError] = []
-
-    def wrong(message: str, number: int | None = None) -> None:
-        errors.append(UserError(message, where=f"{path}:{number}" if number else str(path), hint=again))
-
-    stated: dict[str, str] = {}
-    facts: list[str] = []
+        raise UserError(f"the lock cannot be read: {error}", where=str(path), hint=hint) from None
+    content = Content(path, hint)
     wheels: dict[str, Wheel] = {}
     tags: frozenset[Tag] | None = None
     for number, line in enumerate(lines, 1):
         if line.startswith("# "):
             if number > 1:
-                facts.append(line.removeprefix("# "))
-                key, _, value = facts[-1].partition(": ")
-                stated[key] = value
+                content.facts.append(line.removeprefix("# "))
         elif (match := _WHEEL.fullmatch(line)) is None:
-            wrong(f"not a locked wheel: {line[:120]!r}", number)
+            content.wrong(f"not a locked wheel: {line[:120]!r}", number)
         else:
             wheel = Wheel(
                 match["name"],
@@ -132,37 +156,49 @@ def read_lock(path: Path, environment: Environment) -> Lock:
                 int(match["size"]),
                 "" if match["uploaded"] == "-" else match["uploaded"],
             )
-            if tags is None and re.fullmatch(r"\w+-manylinux_2_\d+", stated.get("platform", "")):
-                tags = frozenset(supported_tags(environment.python, stated["platform"]))
+            if tags is None and _PLATFORM.fullmatch(platform := content.stated("platform")):
+                tags = frozenset(supported_tags(python, platform))
             if wheel.name in wheels:
-                wrong(f"{wheel.name} is locked twice", number)
+                content.wrong(f"{wheel.name} is locked twice", number)
             elif mistake := _unfit(wheel, tags or frozenset()):
-                wrong(mistake, number)
+                content.wrong(mistake, number)
             wheels[wheel.name] = wheel
+    content.wheels = tuple(sorted(wheels.values(), key=lambda wheel: wheel.name))
+    if not _PLATFORM.fullmatch(content.stated("platform")):
+        content.wrong("the header names no platform")
+    return content
 
-    cutoff = stated.get("cutoff", "")
+
+def read_lock(path: Path, environment: Environment) -> Lock:
+    """Read the lock of `environment`, trusting nothing: every mistake of the file at once.
+
+    Raises:
+        InputErrors: Lines that are no wheel or do not fit, facts that are not those of `environment`.
+        UserError: The file cannot be read.
+    """
+    content = read_wheels(path, environment.python, f"lock it again: invoke lock --env {environment.id} --refresh")
+    cutoff = content.stated("cutoff")
     lock = Lock(
         environment=environment,
         python=environment.python,
-        platform=stated.get("platform", ""),
+        platform=content.stated("platform"),
         as_of=environment.as_of,
         cutoff="" if cutoff == "-" else cutoff,
-        wheels=tuple(sorted(wheels.values(), key=lambda wheel: wheel.name)),
+        wheels=content.wheels,
     )
-    if not re.fullmatch(r"\w+-manylinux_2_\d+", lock.platform):
-        wrong("the header names no platform")
     if not _TIME.fullmatch(cutoff) and not (cutoff == "-" and environment.as_of == "latest"):
-        wrong("the header names no cutoff")
+        content.wrong("the header names no cutoff")
     elif re.match(r"\d{4}-", environment.as_of) and not cutoff.startswith(environment.as_of):
-        wrong(f"the cutoff {cutoff} is not that of as_of = {environment.as_of}")
-    if not errors:
+        content.wrong(f"the cutoff {cutoff} is not that of as_of = {environment.as_of}")
+    if not content.errors:
         expected = header(lock)
-        for line in sorted(set(expected) ^ set(facts)):
+        for line in sorted(set(expected) ^ set(content.facts)):
             told = "lacks" if line in expected else "states"
-            wrong(f"the header {told} '{line}', which does not match matrix.toml or the wheels below it")
-        errors += [UserError(text, where=str(path), hint=again) for text in mismatches(lock)]
-    if errors:
-        raise InputErrors(errors)
+            content.wrong(f"the header {told} '{line}', which does not match matrix.toml or the wheels below it")
+        for text in mismatches(lock):
+            content.wrong(text)
+    if content.errors:
+        raise InputErrors(content.errors)
     return lock
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from repromatrix.spec.model import Environment
 
@@ -27,6 +29,25 @@ class Wheel:
     sha256: str
     size: int
     uploaded: str
+
+
+def hash_of(python: str, platform: str, wheels: Iterable[Wheel]) -> str:
+    """SHA-256 over python, platform and every wheel's hash."""
+    lines = [python, platform, *sorted(f"{w.name}=={w.version} {w.sha256}" for w in wheels)]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+class Locked(Protocol):
+    """Fixed wheels for one Python and platform: a `Lock`, or the programs of `tools.py`."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def python(self) -> str: ...
+    @property
+    def platform(self) -> str: ...
+    @property
+    def wheels(self) -> tuple[Wheel, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +76,7 @@ class Lock:
     @property
     def hash(self) -> str:
         """SHA-256 over python, platform and every wheel's hash: what decides the environment, and nothing else."""
-        lines = [self.python, self.platform, *sorted(f"{w.name}=={w.version} {w.sha256}" for w in self.wheels)]
-        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        return hash_of(self.python, self.platform, self.wheels)
 
     def version(self, name: str) -> str | None:
         """Locked version of project `name`, or None."""

@@ -65,6 +65,10 @@ def request_of(environment: Environment, *, cpu_extra: bool = False) -> Request:
         major = cuda.partition("-")[0]
         exempt += [f"jax-cuda{major}-plugin", f"jax-cuda{major}-pjrt"]
     family = tuple(exempt)
+    if cuda == "12-local":
+        # XLA compiles to the end with ptxas and libdevice. The host may have none: 0.4.38 to 0.6.2 then fail with
+        # "libdevice not found", 0.8.0 to 0.10.2 with "No PTX compilation provider is available".
+        requirements.append("nvidia-cuda-nvcc-cu12")
     for name, value in environment.axes:
         if name not in ("jax", "cuda", "python", "nccl"):
             requirements.append(f"{name}=={value}")

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 import filecmp
-import json
 import os
 import shutil
 from pathlib import Path
 
-from repromatrix.envs.content import fingerprint
+from repromatrix.envs.content import MARKER, intact, seal
 from repromatrix.envs.disk import disk_error
 from repromatrix.envs.interpreter import Interpreter, interpreter, require_python
 from repromatrix.envs.model import Lock
@@ -22,7 +21,6 @@ from repromatrix.envs.pack_core import PREFIX, site_packages
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.events import Listener
 
-_MARKER = "repromatrix.json"
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EACCES})
 """Where hard links are not possible: another device, a file system without them, another user's file, too many."""
 
@@ -33,16 +31,7 @@ def known(lock: Lock, store: WheelStore) -> Path | None:
     if found is None:
         return None
     place = _place(lock, store, found)
-    return place if _complete(place) else None
-
-
-def _complete(place: Path) -> bool:
-    """Whether the venv is as it was made: what somebody removed or installed there would be blamed on the version."""
-    try:
-        marker = json.loads((place / _MARKER).read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(marker, dict) and marker.get("content") == fingerprint(place, (_MARKER,))
+    return place if intact(place) else None
 
 
 def materialise(lock: Lock, store: WheelStore, listener: Listener) -> Path:
@@ -54,31 +43,29 @@ def materialise(lock: Lock, store: WheelStore, listener: Listener) -> Path:
     """
     found = require_python(lock.python)
     place = _place(lock, store, found)
-    if _complete(place):
+    if intact(place):
         return place
     trees = [store.tree(wheel, lock.python, listener) for wheel in lock.wheels]
     with store.locked(place.name), store.scratch(place.name) as room:
-        if _complete(place):
+        if intact(place):
             return place
-        if (place / _MARKER).exists():
+        if (place / MARKER).exists():
             listener.warn(f"{lock.id}: files of its venv were changed or removed; it is made again")
         task = listener.start("venv", lock.id, len(trees))
         venv = room / "venv"
         try:
             _skeleton(venv, lock.python, found)
             for wheel, tree in zip(lock.wheels, trees, strict=True):
-                for path in _link(tree / PREFIX, venv):
+                for path in link(tree / PREFIX, venv):
                     listener.warn(f"{lock.id}: {path} comes in several wheels; the one of {wheel.filename} counts")
                 task.advance(1)
-            content = fingerprint(venv, (_MARKER,))
             facts = {
-                "content": content,
                 "lock": lock.hash,
                 "environment": lock.id,
                 "python": found.version,
                 "executable": str(found.path),
             }
-            (venv / _MARKER).write_text(json.dumps(facts, indent=2) + "\n")
+            seal(venv, facts)
             place.parent.mkdir(exist_ok=True)
             shutil.rmtree(place, ignore_errors=True)  # damaged
             venv.replace(place)
@@ -105,7 +92,7 @@ def _skeleton(venv: Path, python: str, found: Interpreter) -> None:
     )
 
 
-def _link(source: Path, target: Path) -> list[str]:
+def link(source: Path, target: Path) -> list[str]:
     """Hard-link every file below `source` into `target`, copying where that is not possible.
 
     Returns:

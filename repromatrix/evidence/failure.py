@@ -42,6 +42,11 @@ class Failure:
     flags: tuple[str, ...] = ()
     parts: str = ""
 
+    @property
+    def waited(self) -> bool:
+        """It waited for something in vain, maybe for another process that had failed."""
+        return self.site == "DEADLINE_EXCEEDED" or _WAITED.search(self.message) is not None
+
 
 _EXCEPTION = re.compile(r"^(?P<name>[A-Za-z_][\w.]*)(?:: ?(?P<message>.*))?$")
 _STATUS = re.compile(rf"^(?P<code>{STATUS})(?:: |:$|$)(?P<rest>.*)", re.DOTALL)
@@ -64,8 +69,11 @@ _MEMORY = re.compile(
 )
 _FOLLOWS = re.compile(
     r"another task died|see the other task logs|Look at the errors above|Last NCCL warning|another task may have"
-    r"|leader task was preempted"
+    r"|leader task was preempted|[Cc]onnection (?:closed|reset) by (?:remote )?peer|remote process exited|Socket closed"
 )
+"""What a process says that lost the one it worked with: the death of a rank reaches the others as a closed connection
+(Gloo in jaxlib 0.6.2 and 0.10.2: `pair.cc:547] Connection closed by peer`)."""
+_WAITED = re.compile(r"Read timeout|[Tt]imed out|DEADLINE_EXCEEDED|[Tt]imeout (?:waiting|of|exceeded)")
 _FOLLOWERS = {"CalledProcessError", "BrokenProcessPool", "ProcessRaisedException", "ProcessExitedException"}
 _SETUP = re.compile(
     r"jaxlib version \S+ is (?:newer|older) than|^jaxlib is version \S+, but|requires? jaxlib\b|jaxlib to be installed"
@@ -152,7 +160,7 @@ class _Reader:
                 self.refused = f"--{refused['flag'].lstrip('-')}={refused['value']}"
             return self._fatal(log, place) if "F" in (log["old"], log["new"]) else None
         if line.startswith("Fatal Python error: "):
-            words = line.removeprefix("Fatal Python error: ").strip()
+            words = line.rpartition("Fatal Python error: ")[2].strip()  # of several processes in one line
             return Failure("signal", _FAULTS[words]) if words in _FAULTS else Failure("signal", "SIGABRT", line)
         if line.startswith("terminate called"):
             following = self.lines[place + 1].strip() if place + 1 < len(self.lines) else ""

@@ -14,11 +14,18 @@ from repromatrix.engines.base import Raw
 from repromatrix.evidence.failure import Failure, failures
 from repromatrix.evidence.model import Signature
 from repromatrix.evidence.rules import apply_rules
-from repromatrix.evidence.signature import bounded, choose, shell_signal, sign
+from repromatrix.evidence.signature import before_hang, bounded, choose, shell_signal, sign
+from repromatrix.evidence.witness import Compiled, lacking
 from repromatrix.spec.model import Cell, Outcome, SignatureRule, Witness
 
 SKIP = 125
 """Exit status of a script that does not apply, as in `git bisect run`."""
+
+COMPILE, PROBE = "compile.py", "probe.py"
+"""Programs of the tool that run in the place of the script: of deviceless cells, and of probes."""
+
+_UNABLE = ("cannot compile without a device: ", "not installed: ")
+"""What these programs print before they end with `SKIP`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,8 @@ class GradeContext:
         timeout: Seconds until the deadline.
         memory: Bytes allowed, or None.
         rules: The project's rules on signatures.
+        tool: `COMPILE` or `PROBE` where that program runs instead of the script; else empty.
+        compiled: What is known of the compiler's work; None where nothing was collected.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -40,13 +49,16 @@ class GradeContext:
     timeout: float = 0.0
     memory: int | None = None
     rules: tuple[SignatureRule, ...] = ()
+    tool: str = ""
+    compiled: Compiled | None = None
 
     @classmethod
     def of(cls, cell: Cell, rules: Sequence[SignatureRule] = ()) -> GradeContext:
         # A parameter's value is part of what the author set: a script may build a flag's name from it.
         values = " ".join(str(value) for _, value in cell.params)
         source = f"{cell.repro.source}\n{values}"
-        return cls(cell.env, source, cell.repro.witness, cell.timeout, cell.memory, tuple(rules))
+        tool = PROBE if cell.repro.probe else COMPILE if cell.described else ""
+        return cls(cell.env, source, cell.repro.witness, cell.timeout, cell.memory, tuple(rules), tool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +121,15 @@ def _judge(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdic
     if raw.infra:
         return _Verdict(Outcome.INFRA, raw.infra)
     if raw.timed_out:
-        limit = f" of {context.timeout:g} s" if context.timeout else ""
-        return _Verdict(Outcome.HANG, f"still running at the deadline{limit}")
+        before = before_hang(bounded(stderr))
+        words = f", after {said(before)}" if before else ""
+        return _Verdict(Outcome.HANG, hung(context.timeout, words + killed(raw)))
     if raw.exit_status is None and raw.signal is None:
         return _Verdict(Outcome.INFRA, "the supervisor left neither an exit status nor a signal")
     if raw.exit_status == 0:
-        return _finished(raw, stdout, stderr, context.witness)
+        return _finished(raw, stdout, stderr, context)
+    if context.tool and (verdict := _by_tool(raw, stdout, stderr, context.tool)):
+        return verdict
     if raw.exit_status == SKIP:
         return _Verdict(Outcome.SKIP, "the script says that it does not apply (exit status 125)")
     stdout, stderr = bounded(stdout), bounded(stderr)  # not before: a witness may stand anywhere
@@ -124,27 +139,40 @@ def _judge(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdic
     return _memory(raw, failure, context) or _failed(raw)
 
 
-def _finished(raw: Raw, stdout: str, stderr: str, witness: Witness | None) -> _Verdict:
+def hung(timeout: float, words: str = "") -> str:
+    """The reason of a hang; `words` tell more of it."""
+    return "still running at the deadline" + (f" of {timeout:g} s" if timeout else "") + words
+
+
+def killed(raw: Raw) -> str:
+    """The kernel's kills for memory, as the end of a reason; empty where there were none."""
+    return f"; {_processes(raw.oom_kills)} of it killed by the kernel for memory" if raw.oom_kills else ""
+
+
+def said(failure: Failure) -> str:
+    """A failure in its own words, for a reason."""
+    return (f"{failure.site}: {failure.message}" if failure.message else failure.site).rstrip(".")[:200]
+
+
+def _finished(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdict:
     """Exit 0: well, unless what proves it is missing. What was printed as errors counts for nothing."""
-    missing = [wanted for wanted in (witness.output if witness else ()) if not _seen(wanted, stdout, stderr)]
-    if missing:
-        return _Verdict(Outcome.INCONCLUSIVE, "exit 0, but the output lacks " + ", ".join(map(repr, missing)))
-    if witness and (witness.hlo or witness.passes):
-        return _Verdict(Outcome.INCONCLUSIVE, "exit 0, but the HLO was not collected, so the witness cannot be checked")
+    if context.witness and (missing := lacking(context.witness, stdout, stderr, context.compiled)):
+        return _Verdict(Outcome.INCONCLUSIVE, f"exit 0, but {missing}")
     if raw.oom_kills:
-        return _Verdict(Outcome.OK, f"exit 0, though {_processes(raw.oom_kills)} of it was killed for memory")
+        return _Verdict(Outcome.OK, f"exit 0, though the kernel killed {_processes(raw.oom_kills)} of it for memory")
     return _Verdict(Outcome.OK)
 
 
-def _seen(wanted: str, stdout: str, stderr: str) -> bool:
-    """A witness is text to be found as it stands, or a regular expression that is found."""
-    if wanted in stdout or wanted in stderr:
-        return True
-    try:
-        compiled = re.compile(wanted)
-    except re.error:
-        return False
-    return bool(compiled.search(stdout) or compiled.search(stderr))
+def _by_tool(raw: Raw, stdout: str, stderr: str, tool: str) -> _Verdict | None:
+    """The verdict where the tool's own program says that there is none of the version; else None."""
+    if raw.exit_status == SKIP:
+        words = [line for line in stdout.splitlines() if line.startswith(_UNABLE)]
+        return _Verdict(Outcome.SKIP, words[-1][:500]) if words else None
+    # What compiles ends with 1 where the script or XLA failed; what probes runs no script, and XLA only to ask it.
+    if raw.exit_status == 2 or (raw.exit_status == 1 and tool == PROBE):
+        said = [line.strip() for line in stderr.splitlines() if line.strip()] or [f"exit status {raw.exit_status}"]
+        return _Verdict(Outcome.INCONCLUSIVE, f"{tool} found nothing out: {said[-1][:500]}")
+    return None
 
 
 def _refused(failure: Failure, stderr: str, context: GradeContext) -> str:
@@ -170,28 +198,30 @@ def _memory(raw: Raw, failure: Failure | None, context: GradeContext) -> _Verdic
     """The verdict where memory ran out: by the failure's own words, or by a kill that was counted."""
     ended = _ended(raw)
     if failure is not None and failure.memory:
-        words = f"{failure.site}: {failure.message}" if failure.message else failure.site
-        return _Verdict(Outcome.OOM, f"memory ran out ({words.rstrip('.')[:200]}), {ended}")
-    if not raw.oom_kills:
+        return _Verdict(Outcome.OOM, f"memory ran out ({said(failure)}), {ended}")
+    if not raw.oom_kills and not raw.over_limit:
         return None
     if failure is not None and raw.signal != "SIGKILL" and not failure.follows:
         return None  # it died of something else; the kill is told in `_failed`
-    known = [("limit", context.memory or 0), ("peak", raw.peak_memory)]
+    if raw.over_limit:
+        limit = f"limit of {_bytes(context.memory)}" if context.memory else "memory limit"
+        killed, known = f"killed at the {limit}", [("peak", raw.peak_memory)]
+    else:
+        killed = f"{_processes(raw.oom_kills)} killed by the kernel for memory"
+        known = [("limit", context.memory or 0), ("peak", raw.peak_memory)]
     sizes = ", ".join(f"{name} {_bytes(size)}" for name, size in known if size)
-    killed = f"{_processes(raw.oom_kills)} killed for memory" + (f" ({sizes})" if sizes else "")
-    return _Verdict(Outcome.OOM, f"{killed}, {ended}", killed_for_memory=True)
+    return _Verdict(Outcome.OOM, killed + (f" ({sizes})" if sizes else "") + f", {ended}", killed_for_memory=True)
 
 
 def _failed(raw: Raw) -> _Verdict:
-    killed = f"; {_processes(raw.oom_kills)} of it killed for memory" if raw.oom_kills else ""
     if raw.exit_status is None:
         unknown = "killed from outside: no kernel kill for memory was counted" if raw.signal == "SIGKILL" else ""
-        return _Verdict(Outcome.CRASH, (unknown + killed).removeprefix("; "))
+        return _Verdict(Outcome.CRASH, (unknown + killed(raw)).removeprefix("; "))
     stands_for = shell_signal(raw.exit_status)
     words = (
         f"exit status {raw.exit_status} stands for {stands_for} of a child, as shells pass it on" if stands_for else ""
     )
-    return _Verdict(Outcome.ERROR, (words + killed).removeprefix("; "))
+    return _Verdict(Outcome.ERROR, (words + killed(raw)).removeprefix("; "))
 
 
 def _ended(raw: Raw) -> str:

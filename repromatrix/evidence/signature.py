@@ -41,8 +41,11 @@ from repromatrix.evidence.model import Signature
 from repromatrix.evidence.text import condense, normalise, shorten
 from repromatrix.spec.model import Outcome
 
-VERSION = 1
+VERSION = 2
 """Of the algorithm; raised whenever a title can change, so that kept evidence is signed again."""
+
+HANG = "hang"
+"""Title of a hang of which nothing more is known."""
 
 HOST_MEMORY = "oom host memory"
 """Shared by all ways to run out of host memory that do not say where: under a limit an allocation fails, without one
@@ -86,6 +89,16 @@ def choose(signal: str | None, exit_status: int | None, stderr: str, stdout: str
     return (printed[0] if printed else status_in(stdout)) or (found[0] if found else None)
 
 
+def before_hang(stderr: str) -> Failure | None:
+    """What failed in a process that then hung, if anything did and no other process's end can have been the cause.
+
+    An exception in a script that uses `jax.distributed` does not end it: at exit it waits for the other ranks, which
+    wait for it (measured with 0.6.2 and 0.10.2).
+    """
+    told = (f for f in failures(stderr) if (f.fatal or f.uncaught) and not f.follows)
+    return next((f for f in told if f.kind not in ("signal", "flag")), None)  # faulthandler's words are of our SIGABRT
+
+
 def sign(
     outcome: Outcome,
     signal: str | None,
@@ -111,16 +124,18 @@ def sign(
     failure = None if outcome is Outcome.HANG else choose(signal, exit_status, stderr, stdout)
     if outcome is Outcome.SKIP and (failure is None or failure.kind != "flag"):
         return None
-    native = stacks.significant(frames or stacks.stack_frames(stderr))
     if outcome is Outcome.HANG:
-        return _titled(_hang(tuple(frames) or stacks.fault_frames(stderr)))
+        before = before_hang(stderr)
+        return _titled([*_hang(frames, stderr), *(_titles(before, ()) if before else ())])
+    native = _native(frames, stderr)
     if killed_for_memory and (failure is None or not failure.memory):
         return _titled(["oom-kill", HOST_MEMORY])
     if failure is not None and not (failure.kind == "signal" and not failure.message):
-        return _titled(_titles(failure, native))
+        # A sanitizer's own report knows the place better than the core, which shows the sanitizer.
+        return _titled(_titles(failure, _native((), stderr) or native if failure.kind == "asan" else native))
     ended = signal or shell_signal(exit_status) or (failure.site if failure else None)
     if ended is not None:
-        return _titled(_signal(ended, native, stacks.fault_frames(stderr)))
+        return _titled(_signal(ended, native, _python(frames) or stacks.fault_frames(stderr)))
     words = last_words(stderr)
     return _titled([f"exit {'?' if exit_status is None else exit_status}" + (f": {words}" if words else "")])
 
@@ -169,28 +184,39 @@ def _flag(flag: str, site: str) -> str:
     return flag.partition("=")[0] if site == "unknown" else flag
 
 
+def _native(frames: Sequence[str], stderr: str) -> tuple[str, ...]:
+    return stacks.significant(frames) or stacks.significant(stacks.stack_frames(stderr))
+
+
+def _python(frames: Sequence[str]) -> tuple[str, ...]:
+    return tuple(frame for frame in frames if stacks.is_python(frame))
+
+
 def _signal(name: str, native: Sequence[str], python: Sequence[str]) -> list[str]:
-    """Titles of a death without a message: the native frame where one is known, else the Python place."""
-    if native:
-        outer = stacks.namespace(native[0])
-        titles = [f"signal {name} in {native[0]}", f"signal {name} in {' | '.join(native[:3])}"]
-        # Inlining moves frame 0 between machines, not out of its component (jax#40412: optimize_dims or can_fuse).
-        return [*titles, f"signal {name} in {outer}::*"] if outer else titles
-    return [f"signal {name} {_place(python)}" if python else f"signal {name}"]
+    """Titles of a death without a message: the native frame where one is known, else the Python place.
+
+    The Python place is the last alternative of the native one: in a run whose core was lost nothing else is known.
+    """
+    placed = [f"signal {name} {_place(python)}"] if python else []
+    if not native:
+        return placed or [f"signal {name}"]
+    outer = stacks.namespace(native[0])
+    titles = [f"signal {name} in {native[0]}", f"signal {name} in {' | '.join(native[:3])}"]
+    # Inlining moves frame 0 between machines, not out of its component (jax#40412: optimize_dims or can_fuse).
+    return [*titles, *([f"signal {name} in {outer}::*"] if outer else []), *placed]
 
 
-def _hang(frames: Sequence[str]) -> list[str]:
+def _hang(frames: Sequence[str], stderr: str) -> list[str]:
     """Titles of a hang: where Python waits and from where in the script, else the native frame, else nothing is known.
 
     jax's inner frames are renamed between releases and waiting has few doors, so the place in the script is an
     alternative.
     """
-    python = [frame for frame in frames if stacks.is_python(frame)]
-    native = stacks.significant(frames)
-    if python:
+    if python := _python(frames) or (() if stacks.significant(frames) else stacks.fault_frames(stderr)):
         own = _own(python)
-        return [f"hang {_place(python)}", *([f"hang from {own}"] if own else [])]
-    return [f"hang in {native[0]}"] if native else ["hang"]
+        return [f"{HANG} {_place(python)}", *([f"{HANG} from {own}"] if own else [])]
+    native = stacks.significant(frames)
+    return [f"{HANG} in {native[0]}"] if native else [HANG]
 
 
 def _place(python: Sequence[str]) -> str:
@@ -199,6 +225,10 @@ def _place(python: Sequence[str]) -> str:
 
 
 def _own(python: Sequence[str]) -> str:
-    """The innermost frame in the script's file, that of the outermost frame; empty where that is cut off."""
-    script, _, function = python[-1].partition(" ")
-    return next(frame for frame in python if frame.startswith(f"{script} ")) if function == "<module>" else ""
+    """The innermost frame in the script's file, that of the outermost frame; empty where that is cut off. In a thread
+    the outermost frame is that of what `threading` or `concurrent.futures` runs."""
+    outer = [frame for frame in python if not frame.startswith(("threading.py ", "thread.py "))]
+    in_thread = python[-1] == "threading.py _bootstrap"
+    script, _, function = (outer if in_thread and outer else python)[-1].partition(" ")
+    told = function == "<module>" or (in_thread and outer)
+    return next(frame for frame in python if frame.startswith(f"{script} ")) if told else ""

@@ -11,6 +11,7 @@ from typing import Any
 from repromatrix.errors import InfraError, UserError
 from repromatrix.files import write_atomically
 from repromatrix.output import say
+from repromatrix.report.compared import cell_hlo
 from repromatrix.report.layout import contradicts
 from repromatrix.results.codec import cell_object
 from repromatrix.results.model import CellResult, RunInfo
@@ -33,7 +34,8 @@ def document(cells: Sequence[CellResult], run: RunInfo) -> dict[str, Any]:
         "facts": dict(run.facts),
         "warnings": list(run.warnings),
     }
-    return {"schema": SCHEMA, "run": info, "cells": [cell_object(cell) for cell in cells]}
+    compared = zip(cells, cell_hlo(cells), strict=True)
+    return {"schema": SCHEMA, "run": info, "cells": [{**cell_object(cell), "hlo": hlo} for cell, hlo in compared]}
 
 
 def check_path(path: Path | str) -> None:

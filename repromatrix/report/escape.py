@@ -11,6 +11,7 @@ import re
 _PLAIN = re.compile(r"[^`|]+")
 _SPECIAL = re.compile(r"[`|\\<>&*~\[\]@#:_]")
 _PROSE = re.compile(r"[\\`*\[\]~|&<>]|(?<![^\W_])_|_(?![^\W_])|@(?=\w)|#(?=\d)")
+_TICKED = re.compile(r"(`{1,2})([^`]+)\1")
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "|": "&#124;"}
 
 
@@ -40,6 +41,18 @@ def code(text: str) -> str:
 def prose(text: str) -> str:
     """As running text, also inside tables: shown as it is, with no markup, no link and no notification."""
     return _PROSE.sub(lambda found: _harmless(found[0]), clean(text))
+
+
+def paragraph(text: str) -> str:
+    """As `prose`, but what stands in backticks, as Markdown or as reStructuredText has them, is code."""
+    parts = _TICKED.split(clean(text))  # text, ticks, code, text, ticks, code, ..., text
+    shown = [code(part) if place % 3 else _spaced(part) for place, part in enumerate(parts) if place % 3 != 1]
+    return "".join(shown)
+
+
+def _spaced(text: str) -> str:
+    """`prose`, with the blanks at its ends, which stand between it and code."""
+    return f"{' ' * text.startswith(' ')}{prose(text)}{' ' * (text.endswith(' ') and text != ' ')}"
 
 
 def _harmless(char: str) -> str:

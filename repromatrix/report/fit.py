@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from tabulate import tabulate
 
 LIMIT = 65_536
 """Characters of an issue's or comment's text that GitHub takes."""
@@ -27,6 +29,23 @@ class Section:
     tail: tuple[str, ...] = ()
     what: str = ""
     rank: int = 100
+
+
+def titled(title: str, lines: Iterable[tuple[int, str]], what: str, rank: int) -> Section:
+    """A section under a heading; empty where there are no lines."""
+    kept = tuple(lines)
+    return Section((title, ""), kept, what=what, rank=rank) if kept else Section()
+
+
+def table(headers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], what: str, rank: int) -> Section:
+    """A Markdown table as a section, whose lines may be cut.
+
+    Args:
+        rows: (interest, cells of the row) pairs.
+    """
+    text = tabulate([row for _, row in rows], headers, tablefmt="github", disable_numparse=True).split("\n")
+    lines = tuple((interest, line) for (interest, _), line in zip(rows, text[2:], strict=True))
+    return Section(tuple(text[:2]), lines, what=what, rank=rank)
 
 
 def fit(sections: Sequence[Section], limit: int = LIMIT) -> str:

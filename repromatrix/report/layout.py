@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 
 from packaging.version import InvalidVersion, Version
 
+from repromatrix.evidence.model import Signature
 from repromatrix.results.combine import counts, tally
-from repromatrix.results.model import CellResult
+from repromatrix.results.judge import different
+from repromatrix.results.model import CellResult, RankResult
 from repromatrix.spec.model import Outcome
 
 
@@ -73,7 +75,7 @@ class Failure:
 
     @property
     def cells(self) -> int:
-        """In how many cells it was seen."""
+        """Of how many cells it is the failure; 0 where only ranks that were not the first ended by it."""
         return self.primary.total()
 
 
@@ -84,41 +86,46 @@ class Notes:
     """
 
     def __init__(self, cells: Sequence[CellResult]) -> None:
-        by_title: dict[str, Failure] = {}
-        for place, cell in enumerate(cells):
-            if cell.signature is None or not cell.outcome.failed:  # a `skip` may have one: the flag that was refused
-                continue
-            titles = cell.signature.titles
-            met = {id(by_title[title]): by_title[title] for title in titles if title in by_title}
-            failure = min(met.values(), key=lambda other: other.number, default=None)
-            if failure is None:
-                failure = Failure(place)  # numbered for good below
-            failure.primary[cell.signature.title] += 1
-            failure.titles |= titles
-            by_title |= dict.fromkeys(titles, failure)
-            for other in met.values():
-                if other is not failure:
-                    failure.primary += other.primary
-                    failure.titles |= other.titles
-                    by_title |= dict.fromkeys(other.titles, failure)
-        unique = {id(failure): failure for failure in by_title.values()}
+        self._by_title: dict[str, Failure] = {}
+        for cell in cells:
+            if cell.signature is not None and cell.outcome.failed:  # a `skip` may have one: the flag that was refused
+                self._add(cell.signature, 1)
+        for rank in (rank for cell in cells for attempt in cell.attempts for rank in attempt.ranks):
+            if rank.signature is not None and rank.outcome.failed:
+                self._add(rank.signature, 0)  # after the cells, whose numbers have no gaps without these
+        unique = {id(failure): failure for failure in self._by_title.values()}
         self.failures = tuple(sorted(unique.values(), key=lambda failure: failure.number))
         for number, failure in enumerate(self.failures, 1):
             failure.number = number
-        self._by_title = by_title
         reasons = dict.fromkeys(why(cell) for cell in cells if why(cell) and _needs_reason(cell))
-        self._letters = {reason: _letters(place) for place, reason in enumerate(reasons)}
+        self._letters = {reason: letters(place) for place, reason in enumerate(reasons)}
+
+    def _add(self, signature: Signature, cells: int) -> None:
+        """Count a failure, and make one of all whose titles it meets."""
+        known = self._by_title
+        met = {id(known[title]): known[title] for title in signature.titles if title in known}
+        failure = min(met.values(), key=lambda other: other.number, default=None)
+        if failure is None:
+            failure = Failure(len(known))  # in order; numbered for good once all are known
+        failure.primary[signature.title] += cells
+        failure.titles |= signature.titles
+        known |= dict.fromkeys(signature.titles, failure)
+        for other in met.values():
+            if other is not failure:
+                failure.primary.update(other.primary)
+                failure.titles |= other.titles
+                known |= dict.fromkeys(other.titles, failure)
 
     @property
     def reasons(self) -> tuple[tuple[str, str], ...]:
         """(letter, reason) pairs."""
         return tuple((letter, reason) for reason, letter in self._letters.items())
 
-    def number(self, cell: CellResult) -> int | None:
-        """The number of the failure of one of the cells; None where it did not fail or left no signature."""
-        if cell.signature is None or not cell.outcome.failed:
+    def number(self, ended: CellResult | RankResult) -> int | None:
+        """The number of the failure of a cell or rank; None where it did not fail or left no signature."""
+        if ended.signature is None or not ended.outcome.failed:
             return None
-        return self._by_title[cell.signature.title].number
+        return self._by_title[ended.signature.title].number
 
     def marks(self, cell: CellResult) -> str:
         """`[1]`, `[a]`, `[1] [a]`, or empty."""
@@ -131,24 +138,39 @@ class Notes:
 
 def short(cell: CellResult, notes: Notes) -> str:
     """`ok 1.2s`, `crash SIGABRT [1] 2.3s`, `error 1 [2] 0.8s`, `hang [3] 60s (3 of 10 hang, 7 ok)`, `skip [a]`."""
-    parts = [cell.outcome.value]
-    if cell.outcome in (Outcome.CRASH, Outcome.OOM) and cell.signal:
-        parts.append(cell.signal)
-    elif cell.outcome in (Outcome.ERROR, Outcome.OOM) and cell.exit_status is not None:
-        parts.append(str(cell.exit_status))
+    parts = [ending(cell)]
     if marks := notes.marks(cell):
         parts.append(marks)
     if cell.attempts and cell.outcome not in (Outcome.SKIP, Outcome.INFRA):
         parts.append(duration(cell.seconds))
     if len(cell.attempts) > 1:
         groups = tally(cell.attempts)
-        parts.append(f"({counts(groups, titles=False)})" if len(groups) > 1 else f"({len(groups[0])} attempts)")
+        parts.append(f"({counts(groups, brief=True)})" if len(groups) > 1 else f"({len(groups[0])} attempts)")
     return " ".join(parts)
 
 
+def ending(ended: CellResult | RankResult) -> str:
+    """`ok`, `crash SIGABRT`, `error 1`, `hang`: a hang's signal was our own."""
+    if ended.outcome in (Outcome.CRASH, Outcome.OOM) and ended.signal:
+        return f"{ended.outcome.value} {ended.signal}"
+    if ended.outcome in (Outcome.ERROR, Outcome.OOM) and ended.exit_status is not None:
+        return f"{ended.outcome.value} {ended.exit_status}"
+    return ended.outcome.value
+
+
 def verdict(cell: CellResult) -> str:
-    """`as claimed`, `not as claimed`, or empty where nothing was learnt of a claim."""
+    """`as claimed`, `not as claimed`, `a different failure`, `no verdict on the claim`; empty where none was due."""
+    if undecided(cell):
+        return "no verdict on the claim"
+    if cell.as_expected is False and cell.different_failure:
+        return different(None)
     return {True: "as claimed", False: "not as claimed", None: ""}[cell.as_expected]
+
+
+def undecided(cell: CellResult) -> bool:
+    """Whether a cell ended in a way that could have decided its claim, and did not: a number or the HLO is missing."""
+    ended = cell.outcome is Outcome.OK or cell.outcome.failed
+    return bool(cell.attempts and cell.expected) and cell.as_expected is None and ended
 
 
 def contradicts(cell: CellResult) -> bool:
@@ -157,8 +179,11 @@ def contradicts(cell: CellResult) -> bool:
 
 
 def why(cell: CellResult) -> str:
-    """The reason, without the part that only says again what was claimed and what came."""
-    return cell.reason.removesuffix(f"claimed {cell.expected}, was {cell.outcome.value}").removesuffix("; ")
+    """The reason, without the parts that only say again what was claimed and what came."""
+    reason = cell.reason
+    if cell.signature is not None:
+        reason = reason.replace(different(cell.signature), different(None))
+    return reason.removesuffix(f"claimed {cell.expected}, was {cell.outcome.value}").removesuffix("; ")
 
 
 def totals(cells: Sequence[CellResult]) -> str:
@@ -189,11 +214,26 @@ def disagreements(cells: Sequence[CellResult], notes: Notes) -> tuple[tuple[Cell
     return tuple(tuple(group) for place, group in by_place.items() if len(kinds[place]) > 1)
 
 
+def allowed(cells: Iterable[CellResult]) -> dict[int, int]:
+    """How many cells have several attempts and nothing but ok, by the number of attempts, the largest first."""
+    groups = [tally(cell.attempts) for cell in cells if cell.outcome is Outcome.OK and len(cell.attempts) > 1]
+    sizes = Counter(len(group[0]) for group in groups if len(group) == 1 and len(group[0]) > 1)
+    return dict(sorted(sizes.items(), reverse=True))
+
+
 def duration(seconds: float) -> str:
     """`1.2s`, `60s`, `12m`."""
     if seconds < 9.95:
         return f"{seconds:.1f}s"
     return f"{seconds:.0f}s" if seconds < 600 else f"{seconds / 60:.0f}m"
+
+
+def size(amount: int) -> str:
+    """`1.2 GiB`, `310 MiB`, `12 KiB`."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if amount >= unit:
+            return f"{amount / unit:.{1 if amount < 9.95 * unit else 0}f} {name}"
+    return f"{amount / 1024:.0f} KiB"
 
 
 def _kind(cell: CellResult, notes: Notes) -> tuple[Outcome, int | None]:
@@ -202,12 +242,13 @@ def _kind(cell: CellResult, notes: Notes) -> tuple[Outcome, int | None]:
 
 def _needs_reason(cell: CellResult) -> bool:
     """Whether the short form alone leaves the reader asking why."""
-    if cell.outcome in (Outcome.SKIP, Outcome.INCONCLUSIVE, Outcome.INFRA):
+    if cell.outcome in (Outcome.SKIP, Outcome.INCONCLUSIVE, Outcome.INFRA) or undecided(cell):
         return True
     return len(cell.attempts) > 1 and len(tally(cell.attempts)) > 1
 
 
-def _letters(place: int) -> str:
+def letters(place: int) -> str:
+    """`a`, `b`, ..., `z`, `aa`, ... for 0, 1, ..."""
     letters = ""
     place += 1
     while place:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from repromatrix.spec.model import Cell, Excluded
 
+PLACES = 3
+"""Environments and targets that a line on several cells names."""
+
 
 def listing(cells: Sequence[Cell], not_here: dict[Cell, str], excluded: Sequence[Excluded], described: int) -> str:
-    """A line per cell, then a line per cell that does not run, with the reason.
+    """A line per cell that would run, then a line per repro and reason for those that do not.
 
     Args:
         cells: The selected cells.
@@ -19,17 +22,35 @@ def listing(cells: Sequence[Cell], not_here: dict[Cell, str], excluded: Sequence
     """
     runnable = [cell for cell in cells if cell not in not_here]
     lines = [cell.id for cell in runnable]
-    lines += [f"skip      {cell.id}: {reason}" for cell, reason in not_here.items()]
-    lines += [f"excluded  {entry.cell.id}: {entry.reason}" for entry in excluded]
+    lines += [f"skip      {line}" for line in _folded(not_here.items())]
+    lines += [f"excluded  {line}" for line in _folded((entry.cell, entry.reason) for entry in excluded)]
     lines.append(
-        f"{len(runnable)} cells would run, {len(not_here)} would be skipped, {len(excluded)} are excluded; "
+        f"{_cells(len(runnable))} would run, {len(not_here)} would be skipped, {len(excluded)} are excluded; "
         f"{described - len(cells)} more are not selected"
     )
     return "\n".join(lines)
 
 
+def _folded(reasons: Iterable[tuple[Cell, str]]) -> Iterator[str]:
+    """One line for all cells of a repro that do not run for one reason; `--json` names each."""
+    groups: dict[tuple[str, str], list[Cell]] = {}
+    for cell, reason in reasons:
+        groups.setdefault((cell.repro.name, reason), []).append(cell)
+    for (repro, reason), cells in groups.items():
+        if len(cells) == 1:
+            yield f"{cells[0].id}: {reason}"
+            continue
+        places = list(dict.fromkeys(f"{cell.environment.id}@{cell.target}" for cell in cells))
+        shown = ", ".join(places[:PLACES]) + (f" and {len(places) - PLACES} more" if len(places) > PLACES else "")
+        yield f"{repro}, {_cells(len(cells))} on {shown}: {reason}"
+
+
+def _cells(count: int) -> str:
+    return "1 cell" if count == 1 else f"{count} cells"
+
+
 def listing_document(cells: Sequence[Cell], not_here: dict[Cell, str], excluded: Sequence[Excluded]) -> dict[str, Any]:
-    """The same as data."""
+    """The same as data, every cell by itself."""
     return {
         "schema": 1,
         "cells": [_row(cell) | {"skip": not_here.get(cell)} for cell in cells],
@@ -38,6 +59,7 @@ def listing_document(cells: Sequence[Cell], not_here: dict[Cell, str], excluded:
 
 
 def _row(cell: Cell) -> dict[str, Any]:
+    gpus = cell.described
     return {
         "id": cell.id,
         "repro": cell.repro.name,
@@ -45,4 +67,6 @@ def _row(cell: Cell) -> dict[str, Any]:
         "axes": dict(cell.environment.axes),
         "target": cell.target,
         "params": dict(cell.params),
+        "hlo": cell.hlo,
+        "deviceless": {"description": gpus.description_sha256, "topology": gpus.topology} if gpus else None,
     }

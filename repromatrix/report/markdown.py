@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from urllib.parse import quote
 
-from tabulate import tabulate
-
 from repromatrix.engines.base import ISOLATION
-from repromatrix.report.escape import code, fence, printable, prose
-from repromatrix.report.fit import LIMIT, Section, fit
+from repromatrix.report.about import about
+from repromatrix.report.attempts import evidence, findings, interest, ranks, repeats
+from repromatrix.report.compiler import compiled_only, what_the_compiler_did
+from repromatrix.report.escape import code, fence, paragraph, printable, prose
+from repromatrix.report.fit import LIMIT, Section, fit, table, titled
 from repromatrix.report.layout import (
     Grid,
     Notes,
     contradicts,
     disagreements,
-    duration,
+    ending,
     grids,
     newest_first,
     short,
@@ -23,6 +24,7 @@ from repromatrix.report.layout import (
     verdict,
     why,
 )
+from repromatrix.report.probes import ANCHOR, what_was_found
 from repromatrix.results.combine import clip
 from repromatrix.results.judge import claim
 from repromatrix.results.model import CellResult, RunInfo
@@ -45,15 +47,22 @@ def repro_page(repro: Repro, cells: Sequence[CellResult], run: RunInfo, limit: i
     tables = grids(cells)
     sections = [
         Section(_heading(repro, cells)),
-        *(_table(grid, notes, named=len(tables) > 1) for grid in tables),
+        about(repro),
+        *(_table(grid, notes, named=len(tables) > 1, link=ANCHOR if repro.probe else "") for grid in tables),
+        *what_was_found(repro, cells),
+        compiled_only(cells),
+        repeats(cells),
         _contradictions(cells, notes),
         _disagreements(cells, notes),
         _failures(notes),
         _reasons(notes),
+        *what_the_compiler_did(repro, cells),
+        findings(cells),
+        ranks(cells, notes),
         _claims(repro),
         _environments(cells),
         _commands(cells),
-        _evidence(cells),
+        evidence(repro, cells),
         _footer(run),
     ]
     return fit([section for section in sections if section.head or section.lines], limit)
@@ -71,12 +80,12 @@ def index_page(repros: Sequence[Repro], cells: Sequence[CellResult], run: RunInf
         link = f"[{prose(repro.name)}]({quote(repro.name)}.md)"
         claims = f"**{bad} not as claimed**" if bad else f"{sum(cell.as_expected is True for cell in own)} as claimed"
         rows.append(
-            (bad > 0, [link, prose(clip(repro.title, 200)), _issue(repro), str(len(own)), _outcomes(own), claims])
+            (bad > 0, [link, paragraph(clip(repro.title, 200)), _issue(repro), str(len(own)), _outcomes(own), claims])
         )
-    table = _lines(["repro", "what", "issue", "cells", "outcomes", "claims"], rows, "repros", 90)
-    head = ("# Reports", "", totals(cells) + ".", *(("", *table.head) if rows else ()))
+    made = table(["repro", "what", "issue", "cells", "outcomes", "claims"], rows, "repros", 90)
+    head = ("# Reports", "", totals(cells) + ".", *(("", *made.head) if rows else ()))
     sections = [
-        Section(head, table.lines, what=table.what, rank=table.rank),
+        Section(head, made.lines, what=made.what, rank=made.rank),
         _contradictions(cells, Notes(cells), whole=True),
         _footer(run),
     ]
@@ -84,7 +93,7 @@ def index_page(repros: Sequence[Repro], cells: Sequence[CellResult], run: RunInf
 
 
 def _heading(repro: Repro, cells: Sequence[CellResult]) -> tuple[str, ...]:
-    title = prose(clip(repro.title or repro.name, 300))
+    title = paragraph(clip(repro.title or repro.name, 300))
     parts = [code(repro.name), *([_issue(repro)] if repro.issue else []), totals(cells) + "."]
     return (f"# {title}", "", " · ".join(parts))
 
@@ -104,12 +113,13 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 _ADDRESS = ":/?#@!$&'()*+,;=%~"
 
 
-def _table(grid: Grid, notes: Notes, *, named: bool) -> Section:
+def _table(grid: Grid, notes: Notes, *, named: bool, link: str = "") -> Section:
+    """The table of one engine; each cell that was attempted leads to `link`."""
     sentence = ISOLATION.get(grid.engine, "")
     head = [f"## {code(grid.engine)}", ""] if named else []
     if grid.engine:
         head += [f"Engine {code(grid.engine)}" + (f": {prose(sentence)}" if sentence else "."), ""]
-    texts = {place: _cell(cell, notes) for place, cell in grid.cells.items()}
+    texts = {place: _cell(cell, notes, link) for place, cell in grid.cells.items()}
     bad = {place for place, cell in grid.cells.items() if contradicts(cell)}
     titles = [code(clip(column, 200)) for column in grid.columns]
     if sum(map(len, titles)) <= _WIDE:
@@ -120,7 +130,7 @@ def _table(grid: Grid, notes: Notes, *, named: bool) -> Section:
             )
             for env in grid.rows
         ]
-        table = _lines(["environment", *titles], rows, "environments", 90)
+        made = table(["environment", *titles], rows, "environments", 90)
     else:
         rows = [
             (1 + 2 * ((env, column) in bad), [code(env), title, texts[env, column]])
@@ -128,24 +138,18 @@ def _table(grid: Grid, notes: Notes, *, named: bool) -> Section:
             for column, title in zip(grid.columns, titles, strict=True)
             if (env, column) in texts
         ]
-        table = _lines(["environment", "target and parameters", "result"], rows, "cells", 90)
-    return Section((*head, *table.head), table.lines, what=table.what, rank=table.rank)
+        made = table(["environment", "target and parameters", "result"], rows, "cells", 90)
+    return Section((*head, *made.head), made.lines, what=made.what, rank=made.rank)
 
 
-def _cell(cell: CellResult, notes: Notes) -> str:
+def _cell(cell: CellResult, notes: Notes, link: str = "") -> str:
     words = verdict(cell)
+    shown = prose(short(cell, notes)).replace("\\[", "[").replace("\\]", "]")
+    if link and cell.attempts:
+        shown = f"[{shown}]({link})"
     if cell.as_expected is False:
         words = f"**{words}**"
-    return ", ".join(
-        part for part in (prose(short(cell, notes)).replace("\\[", "[").replace("\\]", "]"), words) if part
-    )
-
-
-def _lines(headers: Sequence[str], rows: Sequence[tuple[int, Sequence[str]]], what: str, rank: int) -> Section:
-    """A table as a section, whose lines may be cut."""
-    text = tabulate([row for _, row in rows], headers, tablefmt="github", disable_numparse=True).split("\n")
-    lines = tuple((interest, line) for (interest, _), line in zip(rows, text[2:], strict=True))
-    return Section(tuple(text[:2]), lines, what=what, rank=rank)
+    return ", ".join(part for part in (shown, words) if part)
 
 
 def _contradictions(cells: Sequence[CellResult], notes: Notes, *, whole: bool = False) -> Section:
@@ -154,18 +158,12 @@ def _contradictions(cells: Sequence[CellResult], notes: Notes, *, whole: bool = 
         place = code(cell.id) if whole else f"{code(cell.environment)} {code(cell.column)}"
         claimed = f"claimed {code(clip(cell.expected, 300))}" if cell.expected else "nothing claimed"
         engine = f" on {code(cell.engine)}" if cell.engine else ""
-        text = f"- {place}{engine}: {claimed}, was {code(_plain(cell))}"
+        text = f"- {place}{engine}: {claimed}, was {code(ending(cell))}"
         if cell.signature is not None and cell.outcome.failed:
             mark = "" if whole else f" [{notes.number(cell)}]"
             text += f" {code(clip(cell.signature.title, 160))}{mark}"
         lines.append((1, text + (f": {prose(clip(why(cell), 300))}" if why(cell) else "")))
-    return _titled("## Not as claimed", lines, "broken claims", 95)
-
-
-def _plain(cell: CellResult) -> str:
-    if not cell.outcome.failed or cell.outcome is Outcome.HANG:
-        return cell.outcome.value
-    return f"{cell.outcome.value} {cell.signal or cell.exit_status}"
+    return titled("## Not as claimed", lines, "broken claims", 95)
 
 
 def _disagreements(cells: Sequence[CellResult], notes: Notes) -> Section:
@@ -173,7 +171,7 @@ def _disagreements(cells: Sequence[CellResult], notes: Notes) -> Section:
     for group in disagreements(cells, notes):
         said = "; ".join(f"{code(cell.engine)} {_cell(cell, notes)}" for cell in group)
         lines.append((1, f"- {code(group[0].environment)} {code(group[0].column)}: {said}"))
-    return _titled("## Engines disagree", lines, "disagreements", 80)
+    return titled("## Engines disagree", lines, "disagreements", 80)
 
 
 def _failures(notes: Notes) -> Section:
@@ -183,22 +181,22 @@ def _failures(notes: Notes) -> Section:
         also = f"; also {', '.join(code(clip(title, 160)) for title in others[:5])}" if others else ""
         many = f" ({failure.cells} cells)" if failure.cells > 1 else ""
         lines.append((failure.cells, f"- **[{failure.number}]** {code(clip(failure.title, 400))}{many}{also}"))
-    return _titled("## Failures", lines, "failures", 70)
+    return titled("## Failures", lines, "failures", 70)
 
 
 def _reasons(notes: Notes) -> Section:
     lines = [(1, f"- **[{letter}]** {prose(clip(reason, 400))}") for letter, reason in notes.reasons]
-    return _titled("## Notes", lines, "notes", 60)
+    return titled("## Notes", lines, "notes", 60)
 
 
 def _claims(repro: Repro) -> Section:
     lines: list[tuple[int, str]] = []
     for expect in repro.expect:
         where = f"when {code(clip(expect.when, 300))}" if expect.when else "otherwise" if lines else "always"
-        lines.append((1, f"- {where}: {code(clip(claim(expect), 400))}"))
+        lines.append((1, f"- {where}: {code(clip(claim(expect), 1_000))}"))
     if not lines:
         lines = [(1, "Nothing is claimed: every failure counts.")]
-    return _titled("## What was claimed", lines, "claims", 50)
+    return titled("## What was claimed", lines, "claims", 50)
 
 
 def _environments(cells: Sequence[CellResult]) -> Section:
@@ -218,7 +216,7 @@ def _environments(cells: Sequence[CellResult]) -> Section:
     same = [name for name in names if len(rows) > 1 and len({row.get(name) for row in rows.values()}) == 1]
     shown = [name for name in names if name not in same]
     order = {env: place for place, env in enumerate(newest_first(cell for cell in cells if cell.engine))}
-    table = _lines(
+    made = table(
         ["environment", *map(prose, shown)],
         [
             (1, [code(env), *(prose(clip(row.get(name, ""), 120)) for name in shown)])
@@ -230,7 +228,7 @@ def _environments(cells: Sequence[CellResult]) -> Section:
     first = next(iter(rows.values()))
     everywhere = "; ".join(f"{prose(name)} {prose(clip(first[name], 200))}" for name in same)
     tail = ("", f"The same in all: {everywhere}.") if everywhere else ()
-    return Section(("## Environments", "", *table.head), table.lines, tail, "environments", 40)
+    return Section(("## Environments", "", *made.head), made.lines, tail, "environments", 40)
 
 
 def _hash(value: str) -> str:
@@ -241,31 +239,10 @@ def _commands(cells: Sequence[CellResult]) -> Section:
     commands = {cell.command: cell for cell in reversed(cells) if cell.command and (cell.attempts or cell.key)}
     if not commands:
         return Section()
-    lines = [(_interest(cell), printable(command)) for command, cell in reversed(commands.items())]
+    lines = [(interest(cell), printable(command)) for command, cell in reversed(commands.items())]
     opening, closing = fence([text for _, text in lines], "sh")
     head = ("## Run one cell again", "", "<details><summary>A command for each cell</summary>", "", opening)
     return Section(head, tuple(lines), (closing, "", "</details>"), "commands", 20)
-
-
-def _evidence(cells: Sequence[CellResult]) -> Section:
-    lines = []
-    for cell in cells:
-        for attempt in cell.attempts:
-            base = "../" + quote(attempt.evidence)
-            where = f"{code(cell.environment)} {code(cell.column)} {prose(cell.engine)}"
-            said = f"{attempt.outcome.value} {duration(attempt.seconds)}"
-            links = ", ".join(f"[{name}]({base}/{name})" for name in ("stderr", "stdout"))
-            lines.append((_interest(cell), f"- {where}, attempt {attempt.number}, {said}: [folder]({base}), {links}"))
-    if not lines:
-        return Section()
-    head = ("## Evidence", "", "<details><summary>Where the logs of each attempt are</summary>", "")
-    return Section(head, tuple(lines), ("", "</details>"), "attempts' links", 10)
-
-
-def _interest(cell: CellResult) -> int:
-    if contradicts(cell):
-        return 3
-    return 2 if cell.outcome.failed else 1 if cell.outcome is not Outcome.SKIP else 0
 
 
 def _footer(run: RunInfo) -> Section:
@@ -281,11 +258,6 @@ def _footer(run: RunInfo) -> Section:
     for warning in run.warnings:
         head += ["", f"Warning: {prose(clip(warning, 400))}"]
     return Section(("---", "", *head))
-
-
-def _titled(title: str, lines: Iterable[tuple[int, str]], what: str, rank: int) -> Section:
-    kept = tuple(lines)
-    return Section((title, ""), kept, what=what, rank=rank) if kept else Section()
 
 
 def _outcomes(cells: Sequence[CellResult]) -> str:

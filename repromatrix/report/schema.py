@@ -10,11 +10,13 @@ import json
 import re
 import types
 import typing
+from collections.abc import Callable
 from pathlib import Path
 
 from pydantic import BaseModel
 
 from repromatrix.results.model import CellResult, RunInfo
+from repromatrix.results.rates import Rate
 from repromatrix.spec.matrix_file import MatrixFile
 from repromatrix.spec.model import Outcome
 from repromatrix.spec.repro_file import ReproFile
@@ -81,21 +83,27 @@ def _document() -> Schema:
         "properties": {
             "schema": {"const": 1},
             "run": _of_dataclass(RunInfo),
-            "cells": {"type": "array", "items": _of_dataclass(CellResult)},
+            "cells": {"type": "array", "items": _of_dataclass(CellResult, rates=_rates(), hlo=_cell_hlo())},
         },
         "required": ["schema", "run", "cells"],
         "additionalProperties": False,
     }
 
 
-def _of_dataclass(kind: type) -> Schema:
-    """The schema of a data class of `results/model.py` as its codec writes it; descriptions are its docstring's."""
+def _of_dataclass(kind: type, **further: Schema) -> Schema:
+    """The schema of a data class of `results/` as its codec writes it; descriptions are its docstring's.
+
+    Args:
+        further: What the codec adds to the fields.
+    """
     hints = typing.get_type_hints(kind)
     notes = _notes(kind.__doc__ or "")
     properties: dict[str, Schema] = {}
     for field in dataclasses.fields(kind):
-        schema = _metrics() if field.name == "metrics" else _of_type(hints[field.name])
+        special = _SPECIAL.get(field.name)
+        schema = special() if special else _of_type(hints[field.name])
         properties[field.name] = {"description": notes[field.name], **schema} if field.name in notes else schema
+    properties |= further
     return {
         "description": (kind.__doc__ or "").strip().split("\n")[0],
         "type": "object",
@@ -109,6 +117,43 @@ def _metrics() -> Schema:
     """Pairs, since a script may print one name several times; a number that JSON lacks (NaN) is a string."""
     pair = {"type": "array", "prefixItems": [{"type": "string"}, {"type": ["number", "string"]}], "minItems": 2}
     return {"type": "array", "items": {**pair, "maxItems": 2}}
+
+
+def _files() -> Schema:
+    """Objects, since two files may have one label."""
+    properties = {name: {"type": "string"} for name in ("label", "path")}
+    item = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
+    return {"type": "array", "items": item}
+
+
+def _rates() -> Schema:
+    note = "How often each way to end was seen; empty for a cell without attempts."
+    return {"description": note, "type": "array", "items": _of_dataclass(Rate)}
+
+
+def _cell_hlo() -> Schema:
+    """Of the main module of a cell; null where no HLO was collected."""
+    same: Schema = {"type": ["boolean", "null"]}
+    texts = {
+        "module": "Name of the module that is compared: the largest of the reference; empty where none was compiled.",
+        "reference": "Id of the cell compared with: of this repro, target and parameters the newest that is ok, "
+        "or the newest.",
+        "before": "Identity of this cell's module before optimisation; empty where it was not seen.",
+        "after": "The same after optimisation.",
+    }
+    properties: dict[str, Schema] = {name: {"description": note, "type": "string"} for name, note in texts.items()}
+    for when in ("before", "after"):
+        note = f"Whether its HLO {when} optimisation is that of the reference; null where one of the two was not seen."
+        properties[f"same_{when}"] = {"description": note, **same}
+    table: Schema = {"type": "object", "properties": properties, "required": [*properties]}
+    return {
+        "description": "The HLO of its main module, held against a reference; null where none was collected.",
+        "anyOf": [{**table, "additionalProperties": False}, {"type": "null"}],
+    }
+
+
+_SPECIAL: dict[str, Callable[[], Schema]] = {"metrics": _metrics, "files": _files}
+"""Pairs that are no tables: a name may come twice."""
 
 
 def _of_type(hint: object) -> Schema:

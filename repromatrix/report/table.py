@@ -44,7 +44,8 @@ def render_table(cells: Sequence[CellResult], width: int = 0, *, colour: bool = 
             )
             for group in disagreements(own, notes)
         ]
-    marks = [(str(failure.number), failure.title) for failure in notes.failures] + list(notes.reasons)
+    shown = [failure for failure in notes.failures if failure.cells]  # those of ranks alone: the page has them
+    marks = [(str(failure.number), failure.title) for failure in shown] + list(notes.reasons)
     if marks:
         blocks.append("\n".join(_note(mark, text, width) for mark, text in marks))
     return "\n\n".join(blocks)
@@ -80,7 +81,9 @@ def _block(
 
 
 def _text(cell: CellResult, notes: Notes) -> str:
-    return ", ".join(part for part in (short(cell, notes), verdict(cell).replace("not", "NOT")) if part)
+    loud = {"not as claimed": "NOT as claimed", "a different failure": "a DIFFERENT failure"}
+    words = verdict(cell)
+    return ", ".join(part for part in (short(cell, notes), loud.get(words, words)) if part)
 
 
 def _coloured(cell: CellResult | None, text: str, colour: bool) -> str:

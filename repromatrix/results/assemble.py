@@ -69,7 +69,8 @@ def assemble(
 def with_attempts(result: CellResult, expect: Expect | None, attempts: Sequence[AttemptResult]) -> CellResult:
     """`result` with the verdict of these attempts, held against the claim."""
     whole = combine(attempts)
-    kept, why = judge(expect, whole.outcome, whole.exit_status, whole.signal, whole.signature)
+    kept, why, different = judge(expect, whole.outcome, whole.exit_status, whole.signal, whole.signature, attempts)
+    tell = kept is False or (kept is None and expect is not None and whole.outcome in expect.outcome)
     return replace(
         result,
         outcome=whole.outcome,
@@ -77,7 +78,8 @@ def with_attempts(result: CellResult, expect: Expect | None, attempts: Sequence[
         signal=whole.signal,
         signature=whole.signature,
         as_expected=kept,
-        reason=_reason(whole.reason, kept, why),
+        different_failure=different,
+        reason="; ".join(filter(None, (whole.reason, why if tell else ""))),
         seconds=round(whole.seconds, 3),
         attempts=tuple(attempts),
         evidence=attempts[-1].evidence.rpartition("/")[0],
@@ -88,10 +90,6 @@ def judged(result: CellResult, expect: Expect | None) -> CellResult:
     """`result` held against the claim as it is now."""
     renewed = replace(result, expected=claim(expect))
     return with_attempts(renewed, expect, result.attempts) if result.attempts else renewed
-
-
-def _reason(reason: str, kept: bool | None, why: str) -> str:
-    return "; ".join(part for part in (reason, why if kept is False else "") if part)
 
 
 def facts(lock: Lock | None) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,9 @@ import math
 from typing import Any
 
 from repromatrix.evidence.model import Signature
-from repromatrix.results.model import AttemptResult, CellResult
+from repromatrix.results.combine import rates
+from repromatrix.results.model import AttemptResult, CellResult, HloFacts, HloModule, RankResult
+from repromatrix.results.rates import Rate
 from repromatrix.spec.model import Outcome, Scalar
 
 
@@ -20,6 +22,55 @@ def signature_object(signature: Signature | None) -> dict[str, Any] | None:
     if signature is None:
         return None
     return {"title": signature.title, "alternatives": list(signature.alternatives), "version": signature.version}
+
+
+def rank_object(rank: RankResult) -> dict[str, Any]:
+    """A rank as `--json` has it."""
+    return {
+        "rank": rank.rank,
+        "outcome": rank.outcome.value,
+        "exit_status": rank.exit_status,
+        "signal": rank.signal,
+        "signature": signature_object(rank.signature),
+        "seconds": rank.seconds,
+        "role": rank.role,
+    }
+
+
+def rate_object(rate: Rate) -> dict[str, Any]:
+    """A rate as `--json` has it; the ends of the interval to four digits."""
+    return {
+        "outcome": rate.outcome.value,
+        "title": rate.title,
+        "count": rate.count,
+        "of": rate.of,
+        "low": round(rate.low, 4),
+        "high": round(rate.high, 4),
+    }
+
+
+def hlo_object(hlo: HloFacts | None) -> dict[str, Any] | None:
+    """What is known of the compiler's work, as `--json` has it."""
+    if hlo is None:
+        return None
+    return {
+        "level": hlo.level,
+        "source": hlo.source,
+        "modules": [
+            {
+                "name": module.name,
+                "before": module.before,
+                "after": module.after,
+                "changed": list(module.changed),
+                "size": module.size,
+            }
+            for module in hlo.modules
+        ],
+        "ran": list(hlo.ran),
+        "last": hlo.last,
+        "notes": list(hlo.notes),
+        "whole": hlo.whole,
+    }
 
 
 def attempt_object(attempt: AttemptResult) -> dict[str, Any]:
@@ -37,11 +88,15 @@ def attempt_object(attempt: AttemptResult) -> dict[str, Any]:
         "metrics": [[name, finite(value)] for name, value in attempt.metrics],
         "peak_memory": attempt.peak_memory,
         "notes": list(attempt.notes),
+        "device_memory": attempt.device_memory,
+        "files": [{"label": label, "path": path} for label, path in attempt.files],
+        "ranks": [rank_object(rank) for rank in attempt.ranks],
+        "hlo": hlo_object(attempt.hlo),
     }
 
 
 def cell_object(cell: CellResult) -> dict[str, Any]:
-    """A cell as `--json` has it."""
+    """A cell as `--json` has it; `rates` follows from its attempts and is not read back."""
     return {
         "id": cell.id,
         "key": cell.key,
@@ -66,6 +121,8 @@ def cell_object(cell: CellResult) -> dict[str, Any]:
         "command": cell.command,
         "facts": dict(cell.facts),
         "script": cell.script,
+        "different_failure": cell.different_failure,
+        "rates": [rate_object(rate) for rate in rates(cell.attempts)],
     }
 
 
@@ -76,8 +133,38 @@ def signature_from(stored: dict[str, Any] | None) -> Signature | None:
     return Signature(stored["title"], tuple(stored["alternatives"]), stored["version"])
 
 
+def rank_from(stored: dict[str, Any]) -> RankResult:
+    """The inverse of `rank_object`."""
+    return RankResult(
+        rank=stored["rank"],
+        outcome=Outcome(stored["outcome"]),
+        exit_status=stored["exit_status"],
+        signal=stored["signal"],
+        signature=signature_from(stored["signature"]),
+        seconds=stored["seconds"],
+        role=stored["role"],
+    )
+
+
+def hlo_from(stored: dict[str, Any] | None) -> HloFacts | None:
+    """The inverse of `hlo_object`."""
+    if stored is None:
+        return None
+    return HloFacts(
+        level=stored["level"],
+        source=stored["source"],
+        modules=tuple(
+            HloModule(m["name"], m["before"], m["after"], tuple(m["changed"]), m["size"]) for m in stored["modules"]
+        ),
+        ran=tuple(stored["ran"]),
+        last=stored["last"],
+        notes=tuple(stored["notes"]),
+        whole=stored["whole"],
+    )
+
+
 def attempt_from(stored: dict[str, Any]) -> AttemptResult:
-    """The inverse of `attempt_object`."""
+    """The inverse of `attempt_object`; an attempt stored by an earlier release lacks the last fields."""
     return AttemptResult(
         number=stored["number"],
         outcome=Outcome(stored["outcome"]),
@@ -91,6 +178,10 @@ def attempt_from(stored: dict[str, Any]) -> AttemptResult:
         metrics=tuple((name, float(value)) for name, value in stored["metrics"]),
         peak_memory=stored["peak_memory"],
         notes=tuple(stored["notes"]),
+        device_memory=stored.get("device_memory", 0),
+        files=tuple((file["label"], file["path"]) for file in stored.get("files", ())),
+        ranks=tuple(rank_from(rank) for rank in stored.get("ranks", ())),
+        hlo=hlo_from(stored.get("hlo")),
     )
 
 
@@ -120,4 +211,5 @@ def cell_from(stored: dict[str, Any]) -> CellResult:
         command=stored["command"],
         facts=tuple(stored["facts"].items()),
         script=stored["script"],
+        different_failure=stored.get("different_failure", False),
     )

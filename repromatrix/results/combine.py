@@ -9,6 +9,7 @@ from statistics import median
 
 from repromatrix.evidence.model import Signature
 from repromatrix.results.model import AttemptResult
+from repromatrix.results.rates import Rate, interval, percent
 from repromatrix.spec.model import Outcome
 
 # Where attempts disagree and none failed, the one that claims least counts: 9 ok and 1 without the witness do not prove
@@ -21,7 +22,7 @@ class Combined:
     """The fields of a `CellResult` that its attempts decide.
 
     Attributes:
-        reason: One sentence; where attempts disagree, the counts of each way to end.
+        reason: One sentence; where attempts disagree, the counts of each way to end and the rates they allow.
         seconds: Median of the attempts that decided.
     """
 
@@ -85,15 +86,36 @@ def tally(attempts: Sequence[AttemptResult]) -> list[list[AttemptResult]]:
     return sorted((members for _, members in groups), key=lambda group: (-len(group), order[id(group[0])]))
 
 
-def counts(groups: Sequence[Sequence[AttemptResult]], titles: bool = True) -> str:
-    """`3 of 10 hang, 7 ok`: failures first; with the signature's title where `titles`."""
+def rates(attempts: Sequence[AttemptResult]) -> tuple[Rate, ...]:
+    """How often each way to end was seen, in the order of `tally`; empty where there are no attempts."""
+    groups = tally(attempts) if attempts else []
+    total = sum(map(len, groups))
+    found = []
+    for group in groups:
+        first = group[0]
+        title = first.signature.title if first.signature is not None else ""
+        found.append(Rate(first.outcome, title, len(group), total, *interval(len(group), total)))
+    return tuple(found)
+
+
+def counts(groups: Sequence[Sequence[AttemptResult]], *, brief: bool = False) -> str:
+    """`3 of 10 hang (11 % to 60 %), 7 ok`: failures first, with titles and the 95 % intervals of their rates.
+
+    Args:
+        groups: From `tally`.
+        brief: The counts alone: `3 of 10 hang, 7 ok`.
+    """
     total = sum(map(len, groups))
     parts: list[str] = []
     for group in sorted(groups, key=lambda group: not group[0].outcome.failed):
-        size = f"{len(group)} of {total}" if not parts else str(len(group))
-        signature = group[0].signature
-        title = f' "{clip(signature.title, 80)}"' if titles and signature is not None else ""
-        parts.append(f"{size} {group[0].outcome.value}{title}")
+        outcome, signature = group[0].outcome, group[0].signature
+        part = f"{len(group)} of {total} {outcome.value}" if not parts else f"{len(group)} {outcome.value}"
+        if not brief and signature is not None:
+            part += f' "{clip(signature.title, 80)}"'
+        if not brief and outcome is not Outcome.OK:
+            low, high = interval(len(group), total)
+            part += f" ({percent(low)} to {percent(high)})"
+        parts.append(part)
     return ", ".join(parts)
 
 

@@ -33,6 +33,9 @@ def result_key(cell: Cell, lock_hash: str, engine: str, base: str, hardware: Map
     limits (an `oom` is relative to memory, some hangs need few CPUs). How often the cell is repeated, what is claimed
     of it and how its environment is named are not.
 
+    What is collected of the HLO counts only where the first run collects it: of a deviceless cell. Elsewhere a second
+    run does, and dumps nothing that changes the first verdict.
+
     Args:
         cell: The cell.
         lock_hash: `Lock.hash` of its environment.
@@ -40,8 +43,8 @@ def result_key(cell: Cell, lock_hash: str, engine: str, base: str, hardware: Map
         base: What identifies the interpreter's origin: the image's id for containers, the host's Python for `venv`.
         hardware: `hardware_facts()`, and `gpu_facts()` where the target is a GPU; `SHOWN_ONLY` is left out here.
     """
-    repro = cell.repro
-    parts = {
+    repro, gpus = cell.repro, cell.described
+    parts: dict[str, object] = {
         "format": KEY_FORMAT,
         "lock": lock_hash,
         "engine": engine,
@@ -56,6 +59,13 @@ def result_key(cell: Cell, lock_hash: str, engine: str, base: str, hardware: Map
         "processes": repro.processes,
         "hardware": {name: value for name, value in hardware.items() if name not in SHOWN_ONLY},
     }
+    if gpus is not None:  # a part that most cells lack must not change their keys
+        parts["described"] = {
+            "description": gpus.description_sha256,
+            "topology": gpus.topology,
+            "autotune": gpus.autotune_sha256,
+            "hlo": cell.hlo,
+        }
     return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 

@@ -7,6 +7,72 @@ from dataclasses import dataclass
 from repromatrix.evidence.model import Signature
 from repromatrix.spec.model import Outcome, Scalar, word
 
+INTERRUPTED = "the run was interrupted before this cell"
+"""Reason of a cell without a verdict that a stopped run did not come to."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """One rank of an attempt with several.
+
+    Attributes:
+        outcome, exit_status, signal, signature: Of this rank alone.
+        seconds: From the start of the attempt to its end.
+        role: `first` (its failure is the attempt's), `followed` (failed after it, or says that another was first),
+            `stopped` (ended by the supervisor), or empty for a rank that ended well.
+    """
+
+    rank: int
+    outcome: Outcome
+    exit_status: int | None
+    signal: str | None
+    signature: Signature | None
+    seconds: float
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class HloModule:
+    """One compiled module of an attempt.
+
+    Attributes:
+        name: As the program gives it, `jit_f`; the same in all versions.
+        before, after: Identity of its HLO before and after optimisation (`evidence/hlo_text.py`); empty where not seen.
+        changed: Passes that changed it, each once, in order; empty where only its texts were collected.
+        size: Characters of its HLO before optimisation, else after; tells the main module from helpers.
+    """
+
+    name: str
+    before: str
+    after: str
+    changed: tuple[str, ...] = ()
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HloFacts:
+    """What is known of the compiler's work in an attempt; all of it is in `hlo.json` and `hlo/` of its folder.
+
+    Attributes:
+        level: `text` or `passes`: whether the passes that changed a module were collected too.
+        source: `run` (the attempt itself dumped) or `explain` (a second run of it did).
+        modules: In order of compilation.
+        ran: Names of the passes that ran, each once, in order; empty where there is no log of them.
+        last: The last pass that began before a failure, else empty.
+        notes: What is missing and why: files over a cap, flags this version does not know, an explain run that ended
+            otherwise than the first.
+        whole: Nothing that was asked for is missing, and a run that was made for this ended as the first did: only then
+            does it count that a pass is not among those that changed a module.
+    """
+
+    level: str
+    source: str
+    modules: tuple[HloModule, ...] = ()
+    ran: tuple[str, ...] = ()
+    last: str = ""
+    notes: tuple[str, ...] = ()
+    whole: bool = True
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
@@ -23,6 +89,10 @@ class AttemptResult:
         metrics: (name, value) pairs printed as `REPRO_METRIC name=value`.
         peak_memory: Bytes; 0 where unknown.
         notes: Further findings.
+        device_memory: Bytes, highest sum over the GPUs it was granted; 0 where unknown.
+        files: (label, path within `evidence`) of what it left: logs, stacks, core.
+        ranks: By rank; empty for an attempt of one process.
+        hlo: None where none was collected.
     """
 
     number: int
@@ -37,6 +107,10 @@ class AttemptResult:
     metrics: tuple[tuple[str, float], ...] = ()
     peak_memory: int = 0
     notes: tuple[str, ...] = ()
+    device_memory: int = 0
+    files: tuple[tuple[str, str], ...] = ()
+    ranks: tuple[RankResult, ...] = ()
+    hlo: HloFacts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +133,7 @@ class CellResult:
         evidence: Folder of the cell's attempts, relative to the project's root.
         command: Shell command to run the cell again.
         facts: Environment facts: locked versions that matter, CPU or GPU, kernel.
+        different_failure: It failed as claimed, but with another signature, signal or exit status than the claimed one.
     """
 
     id: str
@@ -84,6 +159,7 @@ class CellResult:
     command: str = ""
     facts: tuple[tuple[str, str], ...] = ()
     script: str = ""
+    different_failure: bool = False
 
     @property
     def column(self) -> str:

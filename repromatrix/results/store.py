@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import sqlite3
 import sys
@@ -53,6 +54,9 @@ MIGRATIONS = (
     """,
 )
 """Script n takes the database from version n to n + 1. Never edit one that was released: append."""
+
+_LARGE = re.compile(r"core\..*|.*\.part")
+"""What the supervisor calls cores, and files that are not whole yet."""
 
 _BUSY = 30.0  # seconds; a transaction here takes milliseconds, so a longer wait means a stuck process or disk
 
@@ -219,7 +223,9 @@ class Results:
         return tuple(cell_from(json.loads(body)) for (body,) in rows)
 
     def recover(self) -> tuple[Path, ...]:
-        """Set aside what dead runs left unfinished. Attempts of living processes are not touched.
+        """Set aside what dead runs left unfinished, without its cores: they are large, and nobody is told of them.
+
+        Attempts of living processes are not touched.
 
         Returns:
             The folders that were set aside, where they are now. They answer for nothing and may be deleted.
@@ -313,6 +319,9 @@ class Results:
         parent = self._state / "unfinished"
         parent.mkdir(exist_ok=True)
         place = parent / f"{key[:16]}-{number}-{uuid.uuid4().hex[:8]}"
+        for path in folder.iterdir():
+            if _LARGE.fullmatch(path.name) and (path.is_symlink() or path.is_file()):
+                path.unlink()
         folder.rename(place)
         return place
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import product
@@ -14,23 +13,12 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from repromatrix.errors import InputErrors, UserError
+from repromatrix.spec.attempt import described, hlo_level, variables
 from repromatrix.spec.check import check
-from repromatrix.spec.model import (
-    AxisChoice,
-    Cell,
-    Environment,
-    Excluded,
-    Expect,
-    Matrix,
-    Override,
-    Repro,
-    Scalar,
-    word,
-)
-from repromatrix.spec.when import Fact, When, matches, parse_when
+from repromatrix.spec.model import Cell, Environment, Excluded, Expect, Matrix, Override, Repro
+from repromatrix.spec.reasons import impossible, misplaced, ruled_out, unasked
+from repromatrix.spec.when import Fact, When, parse_when
 from repromatrix.spec.words import AXES, nearest
-
-_DEVICES = "--xla_force_host_platform_device_count"
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,25 +208,29 @@ def _cells(matrix: Matrix, repro: Repro, engine: str) -> Iterator[tuple[Cell, st
         for values in product(*(values for _, values in repro.params))
     ]
     for place in _places(matrix, repro):
-        axes = place.environment.axes
-        facts: dict[str, Fact] = {name: _fact(name, value) for name, value in axes}
+        environment = place.environment
+        facts: dict[str, Fact] = {name: _fact(name, value) for name, value in environment.axes}
         facts["engine"] = engine
-        unfit = _unasked(repro, place) or _impossible(place.environment)
+        unfit = unasked(repro, environment, place.moved) or impossible(environment)
         for target in repro.targets:
             facts["target"] = target
-            reason = unfit or _ruled_out(matrix, repro, axes, target) or _misplaced(place.environment.cuda, target)
+            reason = unfit or ruled_out(matrix, repro, environment, target)
+            reason = reason or misplaced(matrix, environment.cuda, target)
+            gpus, level = described(matrix, target), hlo_level(matrix, repro, target)
             for params in combinations:
                 facts |= dict(params)
                 cell = Cell(
-                    environment=place.environment,
+                    environment=environment,
                     repro=repro,
                     params=params,
                     target=target,
-                    env=_variables(place, repro, target, params),
+                    env=variables(dict(place.env), repro, target, params, gpus),
                     timeout=place.timeout,
                     memory=matrix.run.memory if repro.memory is None else repro.memory,
                     repeat=matrix.run.repeat if repro.repeat is None else repro.repeat,
                     expect=next((claim.expect for claim in claims if claim.when.holds(facts)), None),
+                    hlo=level,
+                    described=gpus,
                 )
                 yield cell, reason
 
@@ -250,77 +242,3 @@ def _fact(name: str, value: str) -> Fact:
         return Version(value)
     except InvalidVersion:
         return value  # nccl's "locked"
-
-
-def _variables(
-    place: _Place, repro: Repro, target: str, params: tuple[tuple[str, Scalar], ...]
-) -> tuple[tuple[str, str], ...]:
-    """Variables of an attempt; the repro's own win over the target's, and those over `[run]` and overrides."""
-    texts = {name: word(value) for name, value in params}
-    kind, _, count = target.partition(":")
-    env = dict(place.env)
-    if kind == "cpu":
-        env["JAX_PLATFORMS"] = "cpu"
-    elif kind == "gpu":
-        env["JAX_PLATFORMS"] = "cuda,cpu"  # left to itself, jax falls back to the CPU with a warning: a false green
-    for name, value in repro.env:
-        env[name] = re.sub(r"\{(\w+)\}", lambda found: texts[found[1]] if found[1] in texts else found[0], value)
-    if kind == "cpu" and count:
-        env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {_DEVICES}={count}".strip()
-    env |= {f"REPRO_{name.upper()}": text for name, text in texts.items()}
-    return tuple(env.items())
-
-
-# --- why a cell does not run ------------------------------------------------------------------------------------------
-
-
-def _unasked(repro: Repro, place: _Place) -> str:
-    """The repro's own narrowing."""
-    choices: tuple[tuple[str, AxisChoice | None], ...]
-    choices = (("jax", repro.jax), ("python", repro.python), ("cuda", repro.cuda))
-    for name, choice in choices:
-        value = place.environment.axis(name) or ""
-        if choice is None:
-            continue
-        if choice.specifier is not None and not matches(choice.specifier, value):
-            return f"the repro asks for {name} {choice.specifier}"
-        if choice.values and value not in choice.values:
-            wanted = ", ".join(choice.values)
-            return f"the override at line {place.moved} moves it to Python {value}, the repro asks for {wanted}"
-    return ""
-
-
-def _ruled_out(matrix: Matrix, repro: Repro, axes: tuple[tuple[str, str], ...], target: str) -> str:
-    """The first exclude that matches."""
-    names = {**dict(axes), "repro": repro.name, "target": target}
-    for rule in matrix.excludes:
-        if all(name in names and matches(condition, names[name]) for name, condition in rule.conditions):
-            said = ", ".join(f"{name} = {condition}" for name, condition in rule.conditions)
-            return rule.reason or f"excluded by {matrix.path.name}:{rule.line} ({said})"
-    return ""
-
-
-def _impossible(environment: Environment) -> str:
-    """Values of axes that contradict each other, whatever the index holds."""
-    cuda = environment.cuda
-    for name, value in environment.axes:
-        if name == "nccl" and value != "locked":
-            if cuda == "none":
-                return "CPU wheels have no NCCL to replace"
-            if cuda.endswith("-local"):
-                return f"cuda {cuda} takes NCCL from the host"
-        if (found := re.fullmatch(r"nvidia-.+-cu(\d+)", name)) and cuda != found[1]:
-            return f"{name} belongs to the wheels of CUDA {found[1]}, not to cuda = {cuda}"
-    return ""
-
-
-def _misplaced(cuda: str, target: str) -> str:
-    """A target runs in one kind of environment: cpu in CPU wheels, gpu in CUDA wheels, a described one in `-local`."""
-    kind = target.partition(":")[0]
-    tests: dict[str, tuple[Callable[[str], bool], str]] = {
-        "cpu": (lambda cuda: cuda == "none", "a cpu target runs with the CPU wheels alone (cuda = none)"),
-        "gpu": (lambda cuda: cuda != "none", "CPU wheels have no GPU"),
-    }
-    described = "a target without its device is compiled with the plugin alone (cuda = 12-local, 13-local)"
-    fits, reason = tests.get(kind, (lambda cuda: cuda.endswith("-local"), described))
-    return "" if fits(cuda) else reason

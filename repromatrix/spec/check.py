@@ -22,7 +22,7 @@ def check(matrix: Matrix, repros: Iterable[Repro]) -> list[UserError]:
         file = shown_path(repro.path)
         for number, target in enumerate(repro.targets):
             name = target.partition(":")[0]
-            if name not in ("cpu", "gpu") and target not in declared and name not in declared:
+            if name not in ("cpu", "gpu", "wheels") and target not in declared and name not in declared:
                 where = f"{file}:{line_of(repro, 'targets', number)}"
                 advice = nearest(target, (*declared, "cpu", "gpu")) or f'describe it: [targets."{target}"]'
                 errors.append(UserError(f'{matrix.path.name} has no target "{target}"', where=where, hint=advice))

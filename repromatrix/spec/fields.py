@@ -197,6 +197,12 @@ Cudas = Annotated[list[CudaText], Field(min_length=1), AfterValidator(unique)]
 Nccls = Annotated[list[NcclText], Field(min_length=1), AfterValidator(unique)]
 Condition = Annotated[str, AfterValidator(_condition)]
 Package = Annotated[str, AfterValidator(_requirement)]
+Project = Annotated[
+    str,
+    Spelled("[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", 'the name of a project such as "jax-cuda12-pjrt"'),
+    AfterValidator(canonicalize_name),
+]
+"""Name of a project on an index, normalised."""
 Variables = dict[
     Annotated[str, Spelled("[A-Za-z_][A-Za-z0-9_]*", "the name of an environment variable")],
     Annotated[str, AfterValidator(_no_nul)],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from repromatrix.errors import UserError
-from repromatrix.spec.matrix_file import MatrixFile, OverrideTable
+from repromatrix.spec.deviceless import topology as topology_of
+from repromatrix.spec.matrix_file import MatrixFile, OverrideTable, TargetTable
 from repromatrix.spec.mistakes import Mistakes, dotted, inside, shown_path
 from repromatrix.spec.model import Base, Matrix, Override, Rule, RunSettings, SignatureRule, TargetSpec
-from repromatrix.spec.words import AXES, nearest
+from repromatrix.spec.words import AXES, nearest, shown
 
 CELL_NAMES = ("repro", "target")
 """What an exclude may name besides axes."""
@@ -37,17 +39,40 @@ def load_matrix(path: Path) -> Matrix:
     mistakes = Mistakes(path, text)
     data = mistakes.parse()
     file = mistakes.validate(MatrixFile, data) if data is not None else None
+    hashes: dict[tuple[str, str], str] = {}
     if data is not None:
         _check_axes(data, mistakes)
-        _check_targets(data, path.resolve().parent, mistakes)
+        hashes = _check_targets(data, path.resolve().parent, mistakes)
         _check_tables(data, mistakes)
     mistakes.stop()
     assert file is not None
     assert data is not None
-    return _matrix(path.resolve(), file, data, mistakes)
+    targets = tuple(_target(name, table, hashes) for name, table in file.targets.items())
+    return _matrix(path.resolve(), file, data, targets, mistakes)
 
 
-def _matrix(path: Path, file: MatrixFile, data: dict[str, dict[str, object]], mistakes: Mistakes) -> Matrix:
+def _target(name: str, table: TargetTable, hashes: dict[tuple[str, str], str]) -> TargetSpec:
+    topology, count = table.topology, name.partition(":")[2]
+    if table.describe is not None and topology is None and count:
+        topology = topology_of(int(count))
+    return TargetSpec(
+        name,
+        table.describe,
+        topology,
+        table.cuda_libraries,
+        table.autotune,
+        hashes.get((name, "describe"), ""),
+        hashes.get((name, "autotune"), ""),
+    )
+
+
+def _matrix(
+    path: Path,
+    file: MatrixFile,
+    data: dict[str, dict[str, object]],
+    targets: tuple[TargetSpec, ...],
+    mistakes: Mistakes,
+) -> Matrix:
     axes = {**{name: None for name in data["matrix"] if name != "as_of"}, **dict.fromkeys(("cuda", "python", "nccl"))}
     extra = file.matrix.__pydantic_extra__
     return Matrix(
@@ -76,9 +101,7 @@ def _matrix(path: Path, file: MatrixFile, data: dict[str, dict[str, object]], mi
             for number, each in enumerate(file.override)
         ),
         bases=tuple(Base(python, base.image, base.debian) for python, base in file.bases.items()),
-        targets=tuple(
-            TargetSpec(name, each.describe, each.topology, each.cuda_libraries) for name, each in file.targets.items()
-        ),
+        targets=targets,
         indexes=tuple(file.indexes.items()),
         signatures=tuple(SignatureRule(each.match, each.title) for each in file.signature),
         run=RunSettings(
@@ -90,6 +113,7 @@ def _matrix(path: Path, file: MatrixFile, data: dict[str, dict[str, object]], mi
             cores=file.run.cores,
             env=tuple(file.run.env.items()),
             default=tuple(file.run.default),
+            hlo=file.run.hlo,
         ),
     )
 
@@ -138,31 +162,60 @@ def _check_axes(data: dict[str, object], mistakes: Mistakes) -> None:
                 mistakes.add(("exclude", number, name), "unknown axis", advice)
 
 
-def _check_targets(data: dict[str, object], root: Path, mistakes: Mistakes) -> None:
+def _check_targets(data: dict[str, object], root: Path, mistakes: Mistakes) -> dict[tuple[str, str], str]:
+    """The targets and the files that they name; returns the hash of each file's content, by target and key."""
     targets = data.get("targets")
+    hashes: dict[tuple[str, str], str] = {}
     for name, table in targets.items() if isinstance(targets, dict) else ():
         path = ("targets", name)
         if not isinstance(table, dict):
             continue
         found = re.fullmatch(r"([a-z][a-z0-9_]*)(?::([1-9]\d*))?", name)
-        if not found or found[1] == "cpu":
+        if not found or found[1] in ("cpu", "wheels"):
             mistakes.add(path, 'expected a target such as "h100", "h100:8" or "gpu"')
             continue
-        describe, topology = table.get("describe"), table.get("topology")
+        topology = table.get("topology")
         if found[1] == "gpu":
-            for key in {"describe", "topology"} & table.keys():
+            for key in {"describe", "topology", "autotune"} & table.keys():
                 mistakes.add((*path, key), "a real GPU needs no description; only cuda_libraries has a meaning here")
             continue
-        if describe is None:
+        if "cuda_libraries" in table:
+            mistakes.add((*path, "cuda_libraries"), "compiling without a device needs no CUDA libraries")
+        if "describe" not in table:
             mistakes.add(path, "`describe` is missing: the file that describes this target")
-        elif isinstance(describe, str) and describe and (error := inside(root, root, describe)[1]):
-            mistakes.add((*path, "describe"), error)
+        for key in ("describe", "autotune"):
+            if isinstance(file := table.get(key), str) and file:
+                hashes[name, key], error = _content(root, file, text=key == "describe")
+                if error:
+                    mistakes.add((*path, key), error)
         if isinstance(topology, str) and re.fullmatch(r"\d+x\d+x\d+", topology):
             devices = math.prod(int(part) for part in topology.split("x"))
             if found[2] is None:
                 mistakes.add((*path, "topology"), f"a target with a topology has a size: {name}:{devices}")
             elif devices != int(found[2]):
                 mistakes.add((*path, "topology"), f"expected {found[2]} devices, found {topology} = {devices}")
+    return hashes
+
+
+def _content(root: Path, name: str, *, text: bool) -> tuple[str, str]:
+    """SHA-256 of the file `name` below `root`, or what is wrong with it: ("", error)."""
+    path, error = inside(root, root, name)
+    if path is None:
+        return "", error
+    try:
+        content = path.read_bytes()
+    except OSError as failure:
+        return "", f"{shown(name)} cannot be read: {failure.strerror}"
+    if not content.strip():
+        return "", f"{shown(name)} is empty"
+    if text:
+        try:
+            plain = "\0" not in content.decode()
+        except UnicodeDecodeError:
+            plain = False
+        if not plain:
+            return "", f"{shown(name)} is no text; expected the description of a GPU as a text proto"
+    return hashlib.sha256(content).hexdigest(), ""
 
 
 def _check_tables(data: dict[str, object], mistakes: Mistakes) -> None:

@@ -119,6 +119,7 @@ class BaseTable(Table):
 class TargetTable(Table):
     describe: Text | None = Field(None, description="File that describes the target, for deviceless compilation.")
     topology: Topology | None = Field(None, description="Partitions x hosts x devices.")
+    autotune: Text | None = Field(None, description="File of autotune results to compile with.")
     cuda_libraries: Annotated[str, Spelled("/.*", "an absolute path")] | None = Field(
         None, description="Folder of CUDA's libraries on the host, for `12-local` and `13-local`."
     )
@@ -138,6 +139,10 @@ class RunTable(Table):
     cores: Literal["stacks", "keep", "off"] = Field(
         "stacks",
         description="`keep`: core files stay in the evidence; `stacks` (not read yet), `off`: none is kept.",
+    )
+    hlo: Literal["failures", "text", "passes", "off"] = Field(
+        "failures",
+        description="What is collected of the HLO: of failures alone (in a second run), or of every attempt.",
     )
     env: Variables = Field({}, description="Environment variables of every attempt.")
     default: list[Text] = Field([], description="Globs of environment ids that run when none is asked for.")

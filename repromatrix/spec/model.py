@@ -92,12 +92,22 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class TargetSpec:
-    """A `[targets."name"]` entry: a description for deviceless compilation, or where the host's CUDA libraries are."""
+    """A `[targets."name"]` entry: a description for deviceless compilation, or where the host's CUDA libraries are.
+
+    Attributes:
+        describe: Path of the GPU's description, relative to matrix.toml.
+        topology: `1x1x8`; None for a target without a size, whose cells bring theirs.
+        autotune: Path of autotune results to compile with, or None.
+        describe_sha256, autotune_sha256: Of the files' content when they were read; empty where there is no file.
+    """
 
     name: str
     describe: str | None
     topology: str | None
     cuda_libraries: str | None
+    autotune: str | None = None
+    describe_sha256: str = ""
+    autotune_sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +131,7 @@ class RunSettings:
         cores: `stacks`, `keep` or `off`: what is kept of core files.
         env: Environment variables of every attempt.
         default: Globs of environment ids that run when no environment and no repro is asked for; empty = all.
+        hlo: `failures`, `text`, `passes` or `off`: as in `Cell`, where neither a repro nor its claims ask for another.
     """
 
     engine: str = "auto"
@@ -131,6 +142,7 @@ class RunSettings:
     cores: str = "stacks"
     env: tuple[tuple[str, str], ...] = ()
     default: tuple[str, ...] = ()
+    hlo: str = "failures"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +178,9 @@ class Expect:
         exit_status: Exit status it must have ended with, or None.
         signature: Glob over the failure's signature titles, or None.
         line: Line in the script.
+        metrics: (name, condition) pairs over numbers that the attempt printed or found; see `spec/metrics.py`.
+        changed: Globs of passes; each must name one that changed a module.
+        unchanged: Globs of passes of which none may have changed a module.
     """
 
     when: str
@@ -174,6 +189,9 @@ class Expect:
     exit_status: int | None
     signature: str | None
     line: int
+    metrics: tuple[tuple[str, str], ...] = ()
+    changed: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +229,10 @@ class Repro:
         cpus: Size of the CPU set, or None for all.
         processes: Ranks started in one attempt.
         hlo: `text`, `passes`, `off`, or None for the default.
+        targets: A probe has one, `wheels`.
         strings, symbols, flags: What a probe looks up; empty for other repros.
+        libraries: Projects whose binaries a probe looks into, names normalised; empty = all of jax's own.
+        about: What was claimed and what is true, in paragraphs; empty = the script's docstring says it.
     """
 
     name: str
@@ -241,6 +262,8 @@ class Repro:
     strings: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    about: str = ""
 
     def __hash__(self) -> int:
         return hash((self.name, self.sha256))  # cells are keys of many tables; the whole text need not be hashed
@@ -297,6 +320,37 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """The GPUs that a deviceless cell is compiled for.
+
+    Attributes:
+        description: File with the text proto of the GPU.
+        description_sha256: Of its content when matrix.toml was read.
+        topology: Partitions x hosts x devices, `1x1x8`.
+        autotune: File of autotune results, or None: nothing is autotuned.
+        autotune_sha256: As `description_sha256`; empty without a file.
+    """
+
+    description: Path
+    description_sha256: str
+    topology: str
+    autotune: Path | None = None
+    autotune_sha256: str = ""
+
+    @property
+    def autotune_name(self) -> str:
+        """Name under which the autotune results lie in the attempt's work folder; empty where there are none.
+
+        XLA tells text by the name's ending, and not all versions know the same ones: a text called `.txtpb` is refused
+        by 0.4.38 and read by 0.10.2, one called `.txt` is read by both (measured).
+        """
+        if self.autotune is None:
+            return ""
+        text = self.autotune.suffix in (".txt", ".txtpb", ".textproto", ".textpb", ".pbtxt", ".prototxt")
+        return "autotune_results.txt" if text else "autotune_results.pb"
+
+
+@dataclass(frozen=True, slots=True)
 class Cell:
     """Environment x repro x parameters x target.
 
@@ -304,6 +358,10 @@ class Cell:
         env: Variables of the attempt, parameters already put in.
         timeout: Seconds.
         expect: The claim that applies, or None.
+        hlo: What is collected of the HLO: `text` (modules before and after optimisation, and which passes ran),
+            `passes` (also the module after each pass that changed it), `failures` (as `passes`, of failed attempts
+            alone) or `off`. Never `failures` for a deviceless cell, whose first run is the one that dumps.
+        described: What a deviceless cell is compiled for; None for all others.
     """
 
     environment: Environment
@@ -315,6 +373,8 @@ class Cell:
     memory: int | None = None
     repeat: int = 1
     expect: Expect | None = None
+    hlo: str = "failures"
+    described: Described | None = None
 
     @property
     def id(self) -> str:

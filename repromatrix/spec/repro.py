@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import io
 import keyword
@@ -17,10 +16,11 @@ from packaging.utils import canonicalize_name
 
 from repromatrix.errors import InputErrors, UserError
 from repromatrix.spec.block import Block, BlockError, find_block
+from repromatrix.spec.claims import check_claims
 from repromatrix.spec.mistakes import Mistakes, inside, shown_path
 from repromatrix.spec.model import AxisChoice, Expect, Outcome, Repro, Scalar, Witness
 from repromatrix.spec.repro_file import CudaChoice, PythonChoice, ReproFile, VersionChoice
-from repromatrix.spec.when import WhenError, parse_when
+from repromatrix.spec.script import check_script
 from repromatrix.spec.words import AXES, nearest, shown
 
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
@@ -82,9 +82,9 @@ def load_repro(path: Path) -> Repro:
     file = mistakes.validate(ReproFile, data) if data is not None else None
     if data is not None:
         _check_params(data, mistakes)
-        _check_expect(data, mistakes)
+        check_claims(data, mistakes)
         _check_packages(data, mistakes)
-        _check_body(data, source, block, mistakes)
+        check_script(data, source, block, mistakes)
     digest = hashlib.sha256(_framed("", content))
     body = hashlib.sha256(_framed("", _without(source, block).encode()))
     for number, name in enumerate(file.files if file else ()):
@@ -99,6 +99,8 @@ def load_repro(path: Path) -> Repro:
     assert file is not None  # else a mistake was noted
     repro = _repro(path, source, digest.hexdigest(), file, mistakes)
     body.update(repr((repro.witness, repro.probe, repro.strings, repro.symbols, repro.flags)).encode())
+    if repro.libraries:  # a part that most repros lack must not change the hash of those
+        body.update(repr(repro.libraries).encode())
     return replace(repro, body=body.hexdigest())
 
 
@@ -143,7 +145,7 @@ def _repro(path: Path, source: str, sha256: str, file: ReproFile, mistakes: Mist
         sha256=sha256,
         title=file.title,
         issue=file.issue or "",
-        targets=tuple(file.targets),
+        targets=("wheels",) if file.probe else tuple(file.targets),
         timeout=file.timeout,
         env=tuple(file.env.items()),
         params=tuple((name, _scalars(values)) for name, values in file.params.items()),
@@ -156,6 +158,9 @@ def _repro(path: Path, source: str, sha256: str, file: ReproFile, mistakes: Mist
                 each.exit_status,
                 each.signature,
                 mistakes.line(("expect", number)),
+                tuple(each.metrics.items()),
+                tuple(each.changed),
+                tuple(each.unchanged),
             )
             for number, each in enumerate(file.expect)
         ),
@@ -173,6 +178,8 @@ def _repro(path: Path, source: str, sha256: str, file: ReproFile, mistakes: Mist
         strings=tuple(file.strings),
         symbols=tuple(file.symbols),
         flags=tuple(file.flags),
+        libraries=tuple(file.libraries),
+        about=file.about.strip(),
     )
 
 
@@ -225,32 +232,6 @@ def _check_params(data: dict[str, object], mistakes: Mistakes) -> None:
                 mistakes.add(("env", variable), f"{found[0]} is no parameter", advice)
 
 
-def _check_expect(data: dict[str, object], mistakes: Mistakes) -> None:
-    claims = data.get("expect")
-    always = 0
-    for number, claim in enumerate(claims if isinstance(claims, list) else []):
-        if not isinstance(claim, dict):
-            continue
-        path = ("expect", number)
-        when, outcome = claim.get("when", ""), claim.get("outcome")
-        words = {str(word) for word in (outcome if isinstance(outcome, list) else [outcome])}
-        if isinstance(when, str):
-            try:
-                parse_when(when)
-            except WhenError as error:
-                mistakes.add((*path, "when"), error.message, error.hint)
-            if always:
-                mistakes.add(path, f"never reached: the entry at line {always} always holds")
-            elif not when.strip():
-                always = mistakes.line(path)
-        if "signal" in claim and not words & {"crash", "hang", "oom"}:
-            mistakes.add((*path, "signal"), "a signal goes with the outcome crash, hang or oom")
-        if "exit_status" in claim and words <= {"crash", "hang"}:
-            mistakes.add((*path, "exit_status"), "what a signal or the deadline ends has no exit status")
-        if "signature" in claim and not words & {"error", "crash", "hang", "oom"}:
-            mistakes.add((*path, "signature"), "only a failure has a signature")
-
-
 def _check_packages(data: dict[str, object], mistakes: Mistakes) -> None:
     packages = data.get("packages")
     names: set[str] = set()
@@ -262,30 +243,3 @@ def _check_packages(data: dict[str, object], mistakes: Mistakes) -> None:
         if name and name in names:
             mistakes.add(("packages", number), f"{name} is listed twice")
         names.add(name)
-
-
-def _check_body(data: dict[str, object], source: str, block: Block, mistakes: Mistakes) -> None:
-    lookups = [name for name in ("strings", "symbols", "flags") if name in data]
-    code = _code(source)
-    if data.get("probe") is True:
-        if not any(data[name] for name in lookups):
-            mistakes.add(("probe",), "a probe looks something up: expected strings, symbols or flags")
-        if code:
-            mistakes.at_line(code - block.first, "a probe has no script; this code would never run")
-        return
-    for name in lookups:
-        mistakes.add((name,), "only a probe looks things up in the wheels", "add probe = true")
-    if not code:
-        hint = "it would end well everywhere and prove nothing"
-        mistakes.at_line(block.last - block.first, "the script has no code", hint)
-
-
-def _code(source: str) -> int:
-    """Line of the first statement that is no docstring; 0 where there is none."""
-    try:
-        body = ast.parse(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return next((n for n, line in enumerate(source.split("\n"), 1) if line.strip() and line.lstrip()[0] != "#"), 0)
-    documented = body and isinstance(body[0], ast.Expr) and isinstance(body[0].value, ast.Constant)
-    statements = body[1:] if documented else body
-    return statements[0].lineno if statements else 0

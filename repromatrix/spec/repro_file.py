@@ -15,6 +15,7 @@ from repromatrix.spec.fields import (
     Duration,
     Memory,
     Package,
+    Project,
     Pythons,
     Spelled,
     Table,
@@ -24,6 +25,7 @@ from repromatrix.spec.fields import (
     refuse,
     unique,
 )
+from repromatrix.spec.metrics import PATTERN, condition_error
 from repromatrix.spec.model import word
 from repromatrix.spec.words import nearest, shown
 
@@ -59,6 +61,15 @@ def _signal(value: str) -> str:
     return value
 
 
+def _metric(value: object) -> object:
+    text = repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+    if not isinstance(text, str):
+        refuse(f'expected a number or a comparison such as ">= 20", found {shown(value)}')
+    if error := condition_error(text):
+        refuse(f"{error}, found {shown(value)}")
+    return text.strip()
+
+
 Issue = Annotated[str, Spelled(r"[\w.-]+/[\w.-]+#[0-9]+|https?://\S+", '"owner/repository#number" or an address')]
 Target = Annotated[
     str,
@@ -75,6 +86,27 @@ Outcomes = Annotated[
     Field(min_length=1),
     AfterValidator(unique),
 ]
+Metrics = dict[
+    Annotated[
+        str,
+        Spelled(
+            "[A-Za-z_][A-Za-z0-9_.:/-]*",
+            'the name of a metric such as "loss" or "symtab/CollectivePipeliner"',
+            "`_` stands for every other character",
+        ),
+    ],
+    Annotated[
+        str,
+        BeforeValidator(_metric),
+        WithJsonSchema({"anyOf": [{"type": "number"}, {"type": "string", "pattern": PATTERN}]}),
+    ],
+]
+Passes = Annotated[
+    list[Annotated[str, Spelled(r"\S+", 'the name of a pass, or a glob such as "collective-pipeliner-*"')]],
+    AfterValidator(unique),
+]
+Flag = Annotated[str, Spelled(r"(--)?xla_\w+(=\S*)?", 'a flag such as "xla_name" or "xla_name=value"')]
+Printable = Annotated[str, Spelled(r"[\t -~]+", "text in ASCII without line breaks: others are no strings of a binary")]
 Scalars = Annotated[list[object], Field(min_length=1), AfterValidator(_scalars)]
 _SCALARS = {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean"]}}
 
@@ -114,12 +146,18 @@ class ExpectTable(Table):
     signal: Annotated[str, AfterValidator(_signal)] | None = Field(None, description="Signal that ends it.")
     exit_status: Annotated[int, Field(ge=0, le=255)] | None = Field(None, description="Exit status it ends with.")
     signature: Text | None = Field(None, description="Glob over the titles of the failure's signature.")
+    metrics: Metrics = Field(
+        {}, description="Numbers that it prints or finds: one exactly, or comparisons such as '>= 20' or '> 0, < 1'."
+    )
+    changed: Passes = Field([], description="Globs of passes; each must name one that changed a module.")
+    unchanged: Passes = Field([], description="Globs of passes of which none may have changed a module.")
 
 
 class ReproFile(Table):
     """The metadata block of a script in repros/."""
 
     title: str = Field("", description="What goes wrong, in one line.")
+    about: str = Field("", description="What was claimed and what is true, in paragraphs; else the docstring says it.")
     issue: Issue | None = Field(None, description="owner/repository#number, or an address.")
     targets: Annotated[list[Target], Field(min_length=1), AfterValidator(unique)] = Field(
         ["cpu"], description="cpu, cpu:N, gpu, gpu:N, or NAME:N of a target in matrix.toml."
@@ -142,6 +180,9 @@ class ReproFile(Table):
     repeat: Count | None = Field(None, description="Attempts per cell.")
     files: list[Text] = Field([], description="Files beside the script that it needs.")
     probe: bool = Field(False, description="No script: strings, symbols and flags are looked up in the wheels.")
-    strings: list[Text] = Field([], description="Texts that a probe looks for in the binaries.")
-    symbols: list[Text] = Field([], description="Symbols that a probe looks for.")
-    flags: list[Text] = Field([], description="XLA flags of which a probe asks whether they are known.")
+    strings: list[Printable] = Field([], description="Texts that a probe looks for in the binaries.")
+    symbols: list[Printable] = Field([], description="Parts of symbols' names that a probe looks for.")
+    flags: list[Flag] = Field([], description="XLA flags of which a probe asks whether they are known.")
+    libraries: Annotated[list[Project], AfterValidator(unique)] = Field(
+        [], description="Projects whose binaries a probe looks into; none = all of jax's own."
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,6 +12,19 @@ from pathlib import Path
 
 from repromatrix.errors import ReproError
 from repromatrix.project import Project
+
+KERNEL = Path("/proc/sys/kernel")
+"""Settings of the kernel: read, never written, as they are the host's and hold for everything on it."""
+
+HANDLERS = {
+    "systemd-coredump": "`coredumpctl list` on the host shows them",
+    "apport": "it keeps them in /var/crash of the host, packed: apport-unpack",
+    "abrt-hook-ccpp": "`abrt list` on the host shows them",
+}
+"""Where the usual programs behind `|` in core_pattern leave what they get."""
+
+LARGEST_CORE = 8.8e9
+"""Bytes on the disk of the largest core seen, of a process with a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +52,11 @@ def findings(project: Project) -> Iterator[Finding]:
         _gpus,
         _disk,
         _shared_memory,
-        _core_pattern,
+        core_pattern,
+        core_limit,
+        core_room,
+        ptrace,
+        stack_readers,
         _registry,
         _index,
     )
@@ -125,19 +143,134 @@ def _shared_memory(_: Project) -> Iterator[Finding]:
     yield Finding("/dev/shm", level, f"{size / 2**30:.1f} GiB", "" if level == "ok" else "NCCL wants 1 GiB or more")
 
 
-def _core_pattern(_: Project) -> Iterator[Finding]:
+def core_pattern(_: Project, kernel: Path = KERNEL) -> Iterator[Finding]:
+    """Where the kernel puts cores (core(5)), and what this means for both engines."""
     try:
-        pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+        pattern = (kernel / "core_pattern").read_text().strip()
+        with_pid = (kernel / "core_uses_pid").read_text().strip() == "1" or "%p" in pattern
     except OSError as error:  # a sandbox may hide it
         yield Finding("core_pattern", "warning", f"not readable: {error.strerror}", "core files may go anywhere")
         return
-    if pattern.startswith("|"):
-        # Only a pipe handler runs outside the container; it is the host's to configure, so it is read and left alone.
-        yield Finding("core_pattern", "warning", pattern, "cores go to this handler, not into the evidence")
+    administrator = "an administrator may set `sysctl kernel.core_pattern=core`; repromatrix never does"
+    if not pattern and not with_pid:
+        yield Finding("core_pattern", "warning", "empty: no core is written, in docker and venv", administrator)
+    elif pattern.startswith("|"):
+        handler = (pattern[1:].split() or [""])[0]
+        found = (
+            f"{pattern}: the host's {Path(handler).name} takes every core, in docker and venv; it tells no stacks here"
+        )
+        where = HANDLERS.get(Path(handler).name, f"look where {handler} keeps them")
+        yield Finding("core_pattern", "warning", found, f"{where}; {administrator}")
     elif pattern.startswith("/"):
-        yield Finding("core_pattern", "warning", pattern, "cores are written to that folder inside the sandbox")
+        yield from _core_folder(pattern, administrator)
+    elif "/" in pattern:
+        found = f"{pattern}: below the folder where a process runs, and lost unless the script makes that folder"
+        yield Finding("core_pattern", "warning", found, administrator)
     else:
-        yield Finding("core_pattern", "ok", pattern)
+        found = f"{pattern or '.PID'}: where the process ran, in docker and venv"
+        if not with_pid:
+            found += "; without the pid in the name, so of children that die in one folder the last one's is left"
+        yield Finding("core_pattern", "ok", found)
+
+
+def _core_folder(pattern: str, administrator: str) -> Iterator[Finding]:
+    """A pattern that names a folder: of the container's own files in docker, of this host's in venv."""
+    folder = Path(pattern).parent
+    if "%" in str(folder):
+        here = "there only if somebody made it"
+    elif not folder.is_dir():
+        here = "not there: they are lost"
+    elif not os.access(folder, os.W_OK | os.X_OK):
+        here = "not yours to write in: they are lost"
+    else:
+        here = "shared with the whole host: only those of the script's own processes are taken, not its children's"
+    everywhere = str(folder) in ("/tmp", "/var/tmp")
+    docker = "" if everywhere else "; in docker the image's, and lost where it has no such folder"
+    yield Finding("core_pattern", "warning", f"{pattern}: in venv that folder is {here}{docker}", administrator)
+
+
+def core_limit(_: Project, hard: int | None = None) -> Iterator[Finding]:
+    """How large a core may become in a venv: a limit that only an administrator can raise."""
+    if hard is None:
+        hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    if hard == resource.RLIM_INFINITY:
+        yield Finding("core limit", "ok", "none")
+    else:
+        found = "0: no core is written in venv" if not hard else f"cores in venv are cut after {hard / 1e6:.0f} MB"
+        yield Finding("core limit", "warning", found, "raise it: `hard core unlimited` in /etc/security/limits.conf")
+
+
+def core_room(project: Project, free: int | None = None) -> Iterator[Finding]:
+    """How much of a core the disk of the evidence can take; `free` in bytes, None = look."""
+    from repromatrix.engines.attempt import CORE_CAP
+    from repromatrix.spec.matrix import load_matrix
+
+    if load_matrix(project.matrix_toml).run.cores == "off":
+        yield Finding("room for cores", "ok", 'not needed: [run] cores = "off"')
+        return
+    if free is None:
+        free = shutil.disk_usage(project.state if project.state.is_dir() else project.root).free
+    cap = min(CORE_CAP, free // 2)  # of an attempt with one process: half of the disk stays for everything else
+    found = f"{free / 1e9:.1f} GB free for the evidence: a core is cut after {cap / 1e9:.1f} GB"
+    if cap >= LARGEST_CORE:
+        yield Finding("room for cores", "ok", found)
+    else:
+        fix = f"free some space: one of a process with a GPU was seen to have {LARGEST_CORE / 1e9:.1f} GB"
+        yield Finding("room for cores", "warning", found, fix)
+
+
+def ptrace(_: Project, kernel: Path = KERNEL) -> Iterator[Finding]:
+    """Whether a hang can be read while it lives: Yama's ptrace_scope of the host holds in containers too."""
+    try:
+        scope = (kernel / "yama" / "ptrace_scope").read_text().strip()
+    except FileNotFoundError:
+        yield Finding("ptrace", "ok", "no Yama: hangs can be read")
+        return
+    except OSError as error:
+        yield Finding("ptrace", "warning", f"not readable: {error.strerror}", "stacks of hangs may be refused")
+        return
+    meaning = {
+        "0": "hangs can be read",
+        "1": "of a hang the script's own process can be read, its children may refuse",
+        "2": "only root may read a hang, and in docker nobody",
+    }.get(scope, "nobody may read a hang")
+    if scope == "0":
+        yield Finding("ptrace", "ok", f"kernel.yama.ptrace_scope = 0: {meaning}")
+        return
+    reboot = " (3 lasts until the next boot)" if scope == "3" else ""
+    yield Finding(
+        "ptrace",
+        "warning",
+        f"kernel.yama.ptrace_scope = {scope}: {meaning}",
+        f"`sysctl kernel.yama.ptrace_scope=0`{reboot}; else stacks come from the core that SIGABRT leaves, if any",
+    )
+
+
+def stack_readers(project: Project, locks: Path | None = None) -> Iterator[Finding]:
+    """Whether pystack and py-spy are in the store, or where the index has them; fetches nothing."""
+    from repromatrix.envs.index import addresses
+    from repromatrix.envs.tools import LOCKS, known, read_tools
+    from repromatrix.spec.matrix import load_matrix
+
+    matrix = load_matrix(project.matrix_toml)
+    for python in dict(matrix.axes)["python"]:
+        subject = f"stack readers for Python {python}"
+        less = "crashes and hangs are recorded without native stacks"
+        if (found := read_tools(python, locks or LOCKS)) is None:
+            yield Finding(subject, "warning", "pystack has no wheel for it", less)
+        elif (place := known(python, project, locks or LOCKS)) is not None:
+            yield Finding(subject, "ok", str(place))
+        else:
+            try:
+                served = addresses(found, matrix)
+            except ReproError as error:
+                yield Finding(subject, "warning", error.message, "; ".join(filter(None, (less, error.hint))))
+                continue
+            size = sum(wheel.size for wheel in found.wheels) / 1e6
+            if absent := [wheel.filename for wheel in found.wheels if wheel.sha256 not in served]:
+                yield Finding(subject, "warning", f"the index does not serve {' and '.join(absent)}", less)
+            else:
+                yield Finding(subject, "ok", f"not in the store; the next run fetches {size:.0f} MB from the index")
 
 
 def _registry(project: Project) -> Iterator[Finding]:

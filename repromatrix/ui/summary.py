@@ -8,7 +8,7 @@ from pathlib import Path
 from repromatrix.report.escape import clean
 from repromatrix.report.layout import contradicts, duration, totals, why
 from repromatrix.results.combine import clip
-from repromatrix.results.model import CellResult, RunInfo
+from repromatrix.results.model import INTERRUPTED, CellResult, RunInfo
 from repromatrix.spec.model import Outcome
 
 _MOST = 20
@@ -23,7 +23,9 @@ def summary(cells: Sequence[CellResult], run: RunInfo, reports: Path | None = No
         reports: Folder of the reports, if they were written.
     """
     bad = [cell for cell in cells if contradicts(cell)]
-    lost = [cell for cell in cells if cell.outcome is Outcome.INFRA]
+    unknown = [cell for cell in cells if cell.outcome is Outcome.INFRA]
+    lost = [cell for cell in unknown if cell.reason != INTERRUPTED]
+    waiting = len(unknown) - len(lost)
     lines = [
         *_listed([cell for cell in bad if cell.expected], "contradicts what is claimed", "contradict what is claimed"),
         *_listed(
@@ -33,13 +35,15 @@ def summary(cells: Sequence[CellResult], run: RunInfo, reports: Path | None = No
         ),
         *_listed(lost, "has no verdict: infrastructure failed", "have no verdict: infrastructure failed"),
     ]
+    if waiting:
+        lines.append(f"{waiting} cell{'s have' if waiting > 1 else ' has'} no verdict yet: the run was interrupted")
     lines.append(totals(cells))
     if run.attempted:
         on = f" on {run.engine}" if run.engine else ""
         lines.append(f"{run.attempted} attempts{on} in {duration(run.seconds)}; {run.reused} cells known before")
     elif run.reused:
         lines.append(f"nothing to do: {run.reused} cells known")
-    elif not lost:
+    elif not unknown:
         lines.append("nothing could run here: every chosen cell is skipped")
     lines += [f"warning: {clean(warning)}" for warning in run.warnings]
     if reports is not None:

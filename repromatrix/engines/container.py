@@ -1,0 +1,114 @@
+"""What a container of an attempt is made with: its options, its mounts, and the same as a shell command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from repromatrix.engines.attempt import STACKS, SUPERVISOR, script_env
+from repromatrix.engines.base import Attempt
+
+INSIDE = "/attempt"
+"""Where the attempt's folder lies in the container."""
+
+SUPERVISE = "/opt/repromatrix/supervise.py"
+READ_STACKS = "/opt/repromatrix/stacks.py"
+TOOLS = "/opt/repromatrix/tools"
+PYTHON = "/opt/env/bin/python"
+PATH = "/opt/env/bin:/usr/local/bin:/usr/bin:/bin"
+
+COMMAND = ("python3", "-I", "-S", SUPERVISE, INSIDE)
+
+PIDS = 4096
+"""Tasks an attempt may have: JAX starts some 60 threads per 16 CPUs, a fork bomb stops here."""
+
+SHM = 2 << 30
+"""Bytes of /dev/shm: NCCL's ring buffers need more than Docker's 64 MB."""
+
+NOFILE = 65536
+
+REFUSED = {
+    "docker-init": "the daemon has no docker-init: the supervisor was PID 1",
+    "rlimit type 7": "",
+    "rlimit type 4": "the daemon may not raise the limit of core files: its own holds",
+}
+"""What a daemon may be unable to give, by the words with which it refuses to start a container, and the note that an
+attempt without it carries (none where it cannot change a verdict). Debian ships docker-init in another package (tini);
+a daemon in a sandbox has hard limits (setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Settings of a container that follow from the daemon's own."""
+
+    user: str
+    security: list[str]
+    userns: str | None
+    init: bool
+    ulimits: dict[str, int]
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any], refused: frozenset[str]) -> Options:
+        """What depends on how the daemon itself is set up.
+
+        Args:
+            info: What the daemon says of itself.
+            refused: Keys of `REFUSED` that it cannot give.
+        """
+        features = {str(entry).split(",")[0].removeprefix("name=") for entry in info.get("SecurityOptions") or ()}
+        # In a rootless daemon the caller is root inside, and every other user is a stranger to the caller's files.
+        user = "0:0" if "rootless" in features else f"{os.getuid()}:{os.getgid()}"
+        security = ["no-new-privileges"]
+        if "selinux" in features:
+            security.append("label=disable")  # else the bind mounts are not readable, and relabelling changes the host
+        limits = {"rlimit type 4": ("core", -1), "rlimit type 7": ("nofile", NOFILE)}
+        ulimits = dict(limit for words, limit in limits.items() if words not in refused)
+        userns = "host" if "userns" in features else None
+        return cls(user, security, userns, "docker-init" not in refused, ulimits)
+
+
+def mounts(attempt: Attempt) -> list[tuple[Path, str, bool]]:
+    """(on the host, in the container, read-only) of everything that the supervisor needs."""
+    found = [(attempt.folder.resolve(), INSIDE, False), (SUPERVISOR, SUPERVISE, True), (STACKS, READ_STACKS, True)]
+    if attempt.tools is not None:
+        found.append((attempt.tools.resolve(), TOOLS, True))
+    return found
+
+
+def engine_env(attempt: Attempt) -> dict[str, str]:
+    """The engine's own variables of the script."""
+    devices = attempt.devices or range(attempt.gpus)
+    return {"PATH": PATH, "VIRTUAL_ENV": "/opt/env", "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
+
+
+def command(image: str, attempt: Attempt, options: Options) -> str:
+    """A `docker run` that runs the script of `attempt` again; ranks need the supervisor, so it is run for them."""
+    words = ["docker", "run", "--rm", *(["--init"] * options.init)]
+    words += ["--network=none", "--hostname=localhost", "--cap-drop=ALL"]
+    words += [f"--security-opt={option}" for option in options.security]
+    words += [f"--pids-limit={PIDS}", f"--shm-size={SHM}"]
+    words += [f"--ulimit={name}={value}" for name, value in options.ulimits.items()]
+    if attempt.memory is not None:
+        words += [f"--memory={attempt.memory}", f"--memory-swap={attempt.memory}"]
+    if attempt.gpus:
+        words.append("--gpus=all")
+    if attempt.cpus is not None:
+        words.append(f"--cpuset-cpus={','.join(str(n) for n in sorted(os.sched_getaffinity(0))[: attempt.cpus])}")
+    words.append(f"--user={options.user}")
+    if attempt.processes > 1:
+        # On a copy: the supervisor writes its verdict and the logs over those that are kept.
+        for source, target, read_only in mounts(attempt)[1:]:
+            words.append(f"--mount=type=bind,source={source},target={target}{',readonly' * read_only}")
+        copied = f'copy=$(mktemp -d) && cp -a {shlex.quote(str(attempt.folder.resolve()))}/. "$copy" && '
+        own = f'"--mount=type=bind,source=$copy,target={INSIDE}"'
+        return f'{copied}{shlex.join(words)} {own} {shlex.join([image, *COMMAND])} && echo "$copy"'
+    words.append(f"--workdir={INSIDE}/work")
+    words.append(f"--mount=type=bind,source={(attempt.folder / 'work').resolve()},target={INSIDE}/work")
+    env = script_env(attempt, INSIDE, engine_env(attempt))
+    env["TMPDIR"] = "/tmp"
+    words += [f"--env={name}={value}" for name, value in sorted(env.items()) if not name.startswith("REPROMATRIX_")]
+    return shlex.join([*words, image, PYTHON, attempt.script, *attempt.arguments])
