@@ -331,14 +331,10 @@ def metric(kind: str, text: str, value: int) -> None:
     print("REPRO_METRIC %s/%s=%d" % (kind, re.sub(r"[^\w.:/-]", "_", text), value))
 
 
-def tell(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
+def tell(found: list[dict[str, Any]], options: argparse.Namespace, whole: bool) -> None:
     """Print what was found: a line per library and text, then the sums as metrics."""
-    tables = (
-        ("strings", options.string),
-        ("words", options.word),
-        ("dynsym", options.symbol),
-        ("symtab", options.symbol),
-    )
+    symbols = [(kind, options.symbol) for kind in ("dynsym", "symtab")]
+    tables = [("strings", options.string), ("words", options.word), *symbols]
     for library in found:
         print("%(package)s %(file)s: %(size)d bytes" % library + (", no ELF file" if not library["elf"] else ""))
         for kind, texts in tables:
@@ -348,7 +344,9 @@ def tell(found: list[dict[str, Any]], options: argparse.Namespace) -> None:
     for kind, texts in tables:
         looked = [library[kind] for library in found if library.get(kind) is not None]
         for text in texts if looked else ():  # nothing is said where no file has such a table: 0 would be a finding
-            metric(kind, text, sum(counts[text] for counts in looked))
+            total = sum(counts[text] for counts in looked)
+            if total or whole:  # with a package missing that was asked for, 0 would be a finding too
+                metric(kind, text, total)
 
 
 def main() -> None:
@@ -374,7 +372,7 @@ def main() -> None:
         print("%s %s" % (package, version))
     if absent:
         print("not installed: " + ", ".join(absent))
-    tell(found, options)
+    tell(found, options, not (options.package and absent))
     status = 0 if versions else SKIP
     try:
         if options.flag and versions:

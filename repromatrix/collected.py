@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,11 +22,17 @@ FOLDER = "hlo"
 DUMP = "dump"
 """Folder beside `work/` that a run dumps into."""
 
+OTHERWISE = ("the second run ended otherwise", "the second run failed otherwise")
+"""How the note begins that says that the run which dumped did not end as the attempt did."""
+
 CAP = 64 << 20
 """Bytes that the compressed dumps of an attempt may have together."""
 
 MOST_TEXT = 128 << 20
 """Characters of optimised modules in which a witness is looked for."""
+
+_OURS = re.compile(r"p?(?:jit|map)_(?!.*-clone)")
+"""Names of JAX's modules. XLA compiles more of its own inside a pass (`jit_f-clone`), and dumps none of them."""
 
 _INDEX_SIZE = 32 << 20
 
@@ -54,9 +61,34 @@ def keep_hlo(folder: Path, run: Path, stderr: str, hlo: Hlo, *, failed: bool) ->
         unseen = "passes ran, but nothing was dumped where it was asked for: does the script set XLA_FLAGS itself?"
         notes.append(unseen if told.ran else "no module was compiled")
     missing = any(_matters(name, hlo.level) for name, _ in found.left_out)
-    whole = hlo.whole and bool(told.modules) and not missing
+    undumped = list(_undumped(told, hlo.level)) if told.modules else []
+    notes += undumped
+    whole = hlo.whole and bool(told.modules) and not (missing or undumped or log.cut)
     last = told.last if failed else None
     write_hlo(folder, replace(hlo, modules=told.modules, ran=told.ran, last=last, notes=tuple(notes), whole=whole))
+
+
+def _undumped(told: Hlo, level: str) -> Iterator[str]:
+    """Notes on what the log of passes tells of and the dumps do not.
+
+    The script may have left its folder, to which the dump folder is relative, or filter dumps by flags of its own.
+    """
+    if not told.ran:
+        yield "no log of passes was seen, so that it is not known whether every module was dumped"
+        return
+    ran = Counter(_plain(one.module) for one in told.ran if _OURS.match(one.module))
+    dumped = Counter(_plain(one.name) for one in told.modules)
+    if lost := list(ran - dumped):
+        more = f" and {len(lost) - 1} more" if lost[1:] else ""
+        yield f"passes ran on {lost[0]}{more} without dumps: does the script change its folder, or set dump flags?"
+    bare = [one.name for one in told.modules if not one.changes]
+    if level == "passes" and bare and not lost:
+        yield f"no pass of {bare[0]} was dumped: does the script set --xla_dump_hlo_pass_re?"
+
+
+def _plain(name: str) -> str:
+    """`jit_f` of `jit_f#2`."""
+    return name.partition("#")[0]
 
 
 def write_hlo(folder: Path, hlo: Hlo) -> None:
@@ -80,7 +112,8 @@ def _left_out(found: Collected) -> Iterator[str]:
 
 def _matters(name: str, level: str) -> bool:
     dump = parse_name(name)
-    return dump is None or (dump.kind in ("before", "after", "pass") and not dump.proto and level == "passes")
+    kinds = ("before", "after", "pass") if level == "passes" else ("before", "after")
+    return dump is None or (dump.kind in kinds and not dump.proto)
 
 
 def read_hlo(folder: Path) -> Hlo | None:
@@ -125,6 +158,8 @@ def compiled(folder: Path, hlo: Hlo, *, texts: bool) -> Compiled:
     Args:
         texts: Read the optimised modules too.
     """
+    if other := next((note for note in hlo.notes if note.startswith(OTHERWISE)), ""):
+        return Compiled(trouble=other)  # what that run compiled says nothing of the first, whose verdict this is
     optimised: list[str] = []
     unread = 0
     room = MOST_TEXT
@@ -136,9 +171,20 @@ def compiled(folder: Path, hlo: Hlo, *, texts: bool) -> Compiled:
         if text is None or len(text) > room:
             unread += 1
         else:
-            optimised.append(text)
+            optimised.append(_nameless(text))
             room -= len(text)
     return Compiled(tuple(optimised), unread, _ran(hlo), "; ".join(hlo.notes))
+
+
+_NAMES = re.compile(
+    r"(?m)^HloModule [^\s,]+|^(\s*(?:ROOT )?)%?[\w.\-]+ = |^(?:ENTRY )?%?[\w.\-]+ \(.*\{$|%[\w.\-]+"
+    r"|, metadata=\{[^}]*\}"
+)
+
+
+def _nameless(text: str) -> str:
+    """A module without the names that the program gave: a function called `while_loop` is no `while`."""
+    return _NAMES.sub(lambda match: match[1] or "", text)
 
 
 def _readable(folder: Path, name: str) -> str | None:

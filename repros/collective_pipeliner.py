@@ -46,31 +46,6 @@ import os
 import re
 import sys
 
-FLAGS = """\
-#   --xla_gpu_enable_pipelined_all_reduce=true \
-#   --xla_gpu_enable_pipelined_all_gather=true \
-#   --xla_gpu_enable_pipelined_reduce_scatter=true"""
-# [[expect]]                                       # the pass runs and finds nothing to move: true of every version tried
-# when        = 'model == "tp_mlp"'
-# outcome     = "error"
-# exit_status = 1
-# signature   = "*unchanged*"
-# [[expect]]                                       # the control: a loop that it does pipeline, so the pass is not gone
-# outcome = "ok"
-# ///
-"""Compile a scan with all pipelining flags and look for the pass `collective-pipeliner` among the HLO dumps.
-
-XLA writes a dump named after a pass only when that pass changed the module: no such file means unchanged, not absent.
-The report concluded from the missing files that the pass had been removed. Exit 0: pipelined. Exit 1: left as it was.
-"""
-
-import argparse
-import os
-import re
-import sys
-import tempfile
-from pathlib import Path
-
 FLAGS = " ".join(f"--xla_gpu_enable_pipelined_{name}=true" for name in ("all_reduce", "all_gather", "reduce_scatter"))
 MODELS = ("tp_mlp", "dp_grad", "fsdp_grad")
 

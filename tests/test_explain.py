@@ -40,7 +40,8 @@ if dumping:
     if "--xla_dump_hlo_pass_re=.*" in flags:
         (folder / "module_0001.jit_f.0001.simplification.after_algsimp.before_dce.txt").write_text(text)
     lines = pathlib.Path({str(PASSES)!r}).read_text().splitlines(keepends=True)
-    sys.stderr.write("".join(line for line in lines if not line.startswith("F")))
+    log = "".join(line for line in lines if not line.startswith("F"))
+    sys.stderr.write(log.replace("jit_convert_element_type", "jit_f"))
 """
 REFUSED = "F0000 00:00:1780000000.000001      77 parse_flags_from_env.cc:234] Unknown flag in XLA_FLAGS: --xla_own=1\n"
 FAILS = COMPILES + "raise RuntimeError('INTERNAL: it fails')\n"
@@ -219,6 +220,34 @@ def test_a_witness_without_hlo_is_inconclusive(checkout: Checkout) -> None:
     cell = run(checkout, code=0)
     assert cell["outcome"] == "inconclusive"
     assert "no optimised HLO was collected (no module was compiled)" in cell["reason"]
+
+
+@pytest.mark.parametrize(
+    ("more", "note"),
+    [
+        (
+            "sys.stderr.write(log.replace('jit_convert_element_type', 'jit_g') if dumping else '')\n",
+            "passes ran on jit_g without dumps: does the script change its folder, or set dump flags?",
+        ),
+        (
+            "[path.unlink() for path in folder.glob('*.after_*')] if dumping else None\n",
+            "no pass of jit_f was dumped: does the script set --xla_dump_hlo_pass_re?",
+        ),
+    ],
+)
+def test_what_was_not_dumped_proves_nothing_of_a_pass(checkout: Checkout, more: str, note: str) -> None:
+    write(checkout, COMPILES + more, expect='[[expect]]\noutcome = "ok"\nunchanged = ["dce"]')
+    cell = run(checkout, code=0)
+    assert (cell["outcome"], cell["as_expected"]) == ("ok", None)
+    assert note in cell["reason"]
+    assert hlo(checkout, cell)["whole"] is False
+
+
+def test_the_second_run_bears_no_witness_for_a_first_that_it_does_not_repeat(checkout: Checkout) -> None:
+    write(checkout, COMPILES + "sys.exit(3 * dumping)", witness='{ hlo = ["fft"] }')
+    cell = run(checkout, code=0)
+    assert cell["outcome"] == "inconclusive"
+    assert "the second run" in cell["reason"]
 
 
 def test_claims_on_what_was_found(checkout: Checkout) -> None:

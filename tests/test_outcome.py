@@ -374,6 +374,16 @@ def test_a_mistake_in_what_is_to_be_compiled_is_no_error_of_the_version() -> Non
     assert grade(Raw(exit_status=2), "", said, GradeContext()).outcome is Outcome.ERROR, "a script's own 2 is an error"
 
 
+def test_a_script_that_ends_before_its_program_was_compiled_is_no_ok() -> None:
+    found = grade(Raw(exit_status=0), "jax 0.10.2 imported in 0.40 s\nlowered in 0.01 s\n", "", COMPILING)
+    assert (found.outcome, found.reason) == (
+        Outcome.INCONCLUSIVE,
+        "exit 0, but nothing was compiled: the script ended before its program was",
+    )
+    assert grade(Raw(exit_status=0), "lowered in 0.01 s\ncompiled in 0.20 s\n", "", COMPILING).outcome is Outcome.OK
+    assert grade(Raw(exit_status=0), "", "", GradeContext()).outcome is Outcome.OK
+
+
 def test_what_cannot_be_compiled_without_a_device_is_a_skip_that_says_why() -> None:
     said = (
         "jax 0.8.0 imported in 0.40 s\ncannot compile without a device: jax 0.8.0: it asks cuDNN, and there is none\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import struct
 import subprocess
@@ -141,6 +142,17 @@ def test_nothing_installed_is_a_skip(tmp_path: Path) -> None:
     assert status == 125
     assert printed == "not installed: no-such-distribution\n"
     assert read_probe(out.read_text()) == Probe(absent=("no-such-distribution",))
+
+
+@pytest.mark.parametrize("others", [(), ("no-such-distribution",)])
+def test_where_a_package_is_missing_nothing_is_said_to_be_absent(tmp_path: Path, others: tuple[str, ...]) -> None:
+    asked = [word for name in ("zstandard", *others) for word in ("--package", name)]
+    strings = ["--string", "ZSTD", "--string", "this is in no binary at all"]
+    status, printed, _ = run(None, tmp_path / "probe.json", *asked, *strings)
+    assert status == 0
+    told = dict(re.findall(r"REPRO_METRIC strings/(\w+)=(\d+)", printed))
+    assert int(told["ZSTD"]) > 0
+    assert told.get("this_is_in_no_binary_at_all") == (None if others else "0")
 
 
 def test_a_flag_that_is_none_is_refused(tmp_path: Path) -> None:

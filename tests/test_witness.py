@@ -12,9 +12,14 @@ PERMUTE = "  %p = bf16[8] collective-permute-start(%x), source_target_pairs={{0,
 COMPILED = Compiled((LOOP, PERMUTE), ran=("dce", "collective-pipeliner-forward"))
 
 
-def test_each_may_be_in_another_module() -> None:
-    witness = Witness(hlo=("while", "collective-permute", r"f32\[\d+\] while\("), passes=("dce", "*pipeliner*"))
+def test_all_of_it_must_be_in_one_module() -> None:
+    witness = Witness(hlo=("while", r"f32\[\d+\] while\("), passes=("dce", "*pipeliner*"))
     assert lacking(witness, "", "", COMPILED) == ""
+    split = Witness(hlo=("while", "collective-permute"))
+    assert lacking(split, "", "", COMPILED) == (
+        "2 modules after optimisation, none with all of 'while', 'collective-permute'"
+    )
+    assert lacking(split, "", "", Compiled((PERMUTE, LOOP + PERMUTE))) == ""
 
 
 def test_the_output_comes_first() -> None:
@@ -42,7 +47,7 @@ def test_the_output_comes_first() -> None:
         (
             Witness(hlo=("fft",)),
             Compiled((LOOP,), unread=1, trouble="a.txt: 70 MB"),
-            "1 module after optimisation without 'fft', 1 module not read (a.txt: 70 MB)",
+            "1 module after optimisation (1 more not read) without 'fft' (a.txt: 70 MB)",
         ),
         (
             Witness(passes=("algsimp",)),

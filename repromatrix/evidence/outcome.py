@@ -24,6 +24,8 @@ SKIP = 125
 COMPILE, PROBE = "compile.py", "probe.py"
 """Programs of the tool that run in the place of the script: of deviceless cells, and of probes."""
 
+_COMPILED = re.compile(r"(?m)^compiled in \d")
+
 _UNABLE = ("cannot compile without a device: ", "not installed: ")
 """What these programs print before they end with `SKIP`."""
 
@@ -156,6 +158,10 @@ def said(failure: Failure) -> str:
 
 def _finished(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdict:
     """Exit 0: well, unless what proves it is missing. What was printed as errors counts for nothing."""
+    if context.tool == COMPILE and not _COMPILED.search(stdout):
+        return _Verdict(
+            Outcome.INCONCLUSIVE, "exit 0, but nothing was compiled: the script ended before its program was"
+        )
     if context.witness and (missing := lacking(context.witness, stdout, stderr, context.compiled)):
         return _Verdict(Outcome.INCONCLUSIVE, f"exit 0, but {missing}")
     if raw.oom_kills:

@@ -43,8 +43,10 @@ def lacking(witness: Witness, stdout: str, stderr: str, compiled: Compiled | Non
     if absent := [wanted for wanted in witness.hlo if not seen(wanted, compiled.optimised)]:
         if not compiled.optimised:
             return f"no optimised HLO was collected{told}, so the witness cannot be checked"
-        words = f"{_modules(len(compiled.optimised))} after optimisation without {_listed(absent)}"
-        return words + (f", {_modules(compiled.unread)} not read" if compiled.unread else "") + told
+        return f"{_modules(compiled)} without {_listed(absent)}{told}"
+    # All of it in one module: a loop in one and a collective in another is not a loop with the collective.
+    if witness.hlo and not any(all(seen(wanted, (text,)) for wanted in witness.hlo) for text in compiled.optimised):
+        return f"{_modules(compiled)}, none with all of {_listed(witness.hlo)}{told}"
     if idle := [name for name in witness.passes if not any(fnmatchcase(one, name) for one in compiled.ran)]:
         if not compiled.ran:
             return f"no log of passes was collected{told}, so the witness cannot be checked"
@@ -68,5 +70,7 @@ def _listed(words: Iterable[str]) -> str:
     return ", ".join(map(repr, words))
 
 
-def _modules(count: int) -> str:
-    return "1 module" if count == 1 else f"{count} modules"
+def _modules(compiled: Compiled) -> str:
+    count = len(compiled.optimised)
+    words = ("1 module" if count == 1 else f"{count} modules") + " after optimisation"
+    return words + (f" ({compiled.unread} more not read)" if compiled.unread else "")

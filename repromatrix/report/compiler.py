@@ -26,7 +26,8 @@ _NONE = "–"
 
 _LETTERS = (
     "**before** is what JAX gives to XLA, **after** is what XLA makes of it. One letter is one program, whatever its "
-    "names, ids, layouts and metadata are; A is the reference's, – was not seen. The same before and another after: "
+    "names, ids, layouts and metadata are, and whatever is in constants of more than ten elements; A is the "
+    "reference's, – was not seen. The same before and another after: "
     "the compiler works differently. The same after and another result: look at libraries and the runtime. "
     "[What is compared, and what text cannot say](../docs/evidence.md#the-compilers-work)."
 )

@@ -55,7 +55,7 @@ def check_path(path: Path | str) -> None:
     elif not os.access(target.parent, os.W_OK | os.X_OK):
         why = "its folder may not be written to"
     if why:
-        raise UserError(f"cannot write the document: {why}", where=str(target), hint="give --json another path")
+        raise UserError(f"cannot write the document: {why}", where=str(target), hint="give another path")
 
 
 def write_json(path: Path | str, doc: Mapping[str, Any]) -> None:
