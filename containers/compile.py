@@ -201,8 +201,10 @@ def compile_for(devices: list[Any], program: Callable[..., Any], given: dict[str
 
     since = time.monotonic()
     made = program(devices, **given)
-    if not isinstance(made, tuple) or len(made) != 2 or not hasattr(made[0], "lower"):
+    if not isinstance(made, tuple) or len(made) != 2:
         wrong("program() returned %s; expected (jitted, args)" % type(made).__name__)
+    if not hasattr(made[0], "lower"):
+        wrong("program() returned a %s that cannot be lowered; expected jax.jit(...) first" % type(made[0]).__name__)
     try:
         lowered = made[0].lower(*made[1])
         say("lowered", since)
