@@ -539,7 +539,8 @@ def test_real_cuda_environments(tmp_path: Path) -> None:
         (env("0.4.15"), "jax 0.4.15 has no wheel for Python 3.11 on this platform, and nothing is built from source"),
         (
             env("0.10.2", "12-local", nccl="2.28.9"),
-            "nvidia-nccl-cu12 2.28.9 is asked for and not locked: jax[cuda12-local]==0.10.2 does not install it",
+            "nvidia-nccl-cu12 2.28.9 is asked for and not locked: "
+            "jax[cuda12-local]==0.10.2, nvidia-cuda-nvcc-cu12 does not install it",
         ),
     ],
     ids=lambda value: value.id if isinstance(value, Environment) else "",
