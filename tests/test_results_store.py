@@ -144,7 +144,7 @@ def test_many_keys_in_one_query(tmp_path: Path) -> None:
     with Results(tmp_path) as results:
         began = time.monotonic()
         found = results.many(keys)
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < 20  # one query each would take minutes
         assert list(found) == keys
         assert found[keys[-1]] == (ATTEMPT,)
 
