@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from docker.errors import APIError
 
 from repromatrix.engines.attempt import CANCELLED, owner, read_raw
 from repromatrix.engines.base import Attempt, Prepared, Raw
@@ -335,3 +336,22 @@ def test_nothing_listens(
 def test_another_machine(docker_project: Project, docker_matrix: Matrix, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "ssh://gpu-host")
     assert "another machine" in DockerEngine(docker_project, docker_matrix).unavailable()
+
+
+def test_a_container_that_was_lost_before_anything_ran_is_started_once_more(
+    docker: DockerEngine, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = docker._daemon().api
+    start, lost = api.start, iter([True])
+
+    def start_or_lose(container: str) -> None:
+        if next(lost, False):
+            raise APIError(
+                "runc create failed: waiting for init preliminary setup: read init-p: connection reset by peer"
+            )
+        start(container)
+
+    monkeypatch.setattr(api, "start", start_or_lose)
+    raw = run(docker, prepared, attempt_of(tmp_path / "a", "print('here')"))
+    assert (raw.exit_status, raw.infra) == (0, "")
+    assert "the container did not start at first (runc lost its first process): it was made again" in raw.notes
