@@ -240,9 +240,10 @@ def test_time_is_linear() -> None:
         assert canonical(text).count("\n") == count + 5
         return time.process_time() - begin
 
-    small, large = seconds(4_000), seconds(16_000)
-    assert large < 10 * small
-    assert large < 10
+    # The best of three each, as the machine may be busy; what looks at every line for each line takes 64 times as long.
+    small, large = (min(seconds(count) for _ in range(3)) for count in (2_000, 16_000))
+    assert large < 32 * small
+    assert large < 30
 
 
 @pytest.mark.parametrize(
