@@ -12,7 +12,8 @@
 # targets = ["gpu:2", "h100:8"]
 # timeout = "5m"
 # jax     = ["0.4.38", "0.6.2", "0.8.0", "0.10.0", "0.10.1", "0.10.2"]
-# cuda    = ["12", "12-local"]                     # "12" for gpu:2, of the two newest alone: see matrix.toml
+# cuda    = ["12", "12-local", "13-local"]         # "12" for gpu:2, of the two newest alone: see matrix.toml
+# python  = ["3.11", "3.12"]                       # 3.12 with "13-local" alone, on a host's own CUDA: docs/gpus.md
 # params  = { model = ["tp_mlp", "dp_grad", "fsdp_grad"] }
 # [env]
 # XLA_FLAGS = """\
