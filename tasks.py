@@ -64,9 +64,7 @@ def cells(_: Context, repro: str = "", env: str = "", target: str = "", json: st
 @task(
     auto_shortflags=False,
     help=_help(
-        "repro",
-        "env",
-        "json",
+        *("repro", "env", "json"),
         check="compare the locks with what the index gives now; fail on drift",
         refresh="resolve again what is locked already",
         bases="resolve the digests of the base images again",
@@ -119,11 +117,7 @@ def build(_: Context, repro: str = "", env: str = "", engine: str = "", offline:
     auto_shortflags=False,
     iterable=["param"],
     help=_help(
-        "env",
-        "target",
-        "engine",
-        "offline",
-        "json",
+        *("env", "target", "engine", "offline", "json"),
         repro="name of the repro",
         param="a parameter as name=value; repeatable",
     ),
@@ -151,11 +145,7 @@ def run(
     positional=["first", "second"],
     iterable=["param"],
     help=_help(
-        "repro",
-        "target",
-        "engine",
-        "offline",
-        "json",
+        *("repro", "target", "engine", "offline", "json"),
         first="an environment's id, a glob that matches one alone, or a version of jax",
         second="the other one",
         param="a parameter as name=value; repeatable",
@@ -188,10 +178,7 @@ def diff(
     auto_shortflags=False,
     iterable=["param"],
     help=_help(
-        "target",
-        "engine",
-        "offline",
-        "json",
+        *("target", "engine", "offline", "json"),
         capture="name of the target to write: containers/targets/NAME.txtpb",
         autotune="a repro to run: the results of its autotuning are written too",
         env="environment to do it in (the newest jax with NVIDIA's wheels)",
@@ -217,6 +204,156 @@ def target(
     _end(compiler.target(capture, asked, tuple(param or ()), json))
 
 
+@task(
+    auto_shortflags=False,
+    positional=["repro"],
+    iterable=["param"],
+    help=_help(
+        *("env", "target", "engine", "offline", "json"),
+        repro="name of the repro",
+        cell="id of the cell, or a glob that matches one alone; without it the first cell that fails",
+        param="a parameter as name=value; repeatable",
+        to="folder to write (handoff/REPRO); its .tar.zst lies beside it",
+    ),
+)
+def handoff(
+    _: Context,
+    repro: str,
+    cell: str = "",
+    env: str = "",
+    target: str = "",
+    param: list[str] | None = None,
+    engine: str = "",
+    to: str = "",
+    offline: bool = False,
+    json: str = "",
+) -> None:
+    """Write a folder with which anyone reproduces one cell by one command, without this tool."""
+    from repromatrix import plan
+    from repromatrix.commands import common, handoff
+
+    asked = plan.Request(repro, env, target, engine, offline=offline, command=common.typed())
+    _end(handoff.handoff(asked, cell, tuple(param or ()), to=to, json=json))
+
+
+@task(
+    auto_shortflags=False,
+    positional=["repro"],
+    help=_help(
+        *("env", "target", "engine", "offline", "json"),
+        repro="name of the repro",
+        to="file to write (standard output)",
+    ),
+)
+def issue(
+    _: Context,
+    repro: str,
+    env: str = "",
+    target: str = "",
+    engine: str = "",
+    to: str = "",
+    offline: bool = False,
+    json: str = "",
+) -> None:
+    """Write the text of a bug report on a repro, from the kept results, with nothing private in it."""
+    from repromatrix import plan
+    from repromatrix.commands import common, issue
+
+    asked = plan.Request(repro, env, target, engine, offline=offline, command=common.typed())
+    _end(issue.issue(asked, to=to, json=json))
+
+
+@task(
+    auto_shortflags=False,
+    positional=["place"],
+    help=_help(
+        *("repro", "env", "offline", "json"),
+        place="folder of the archive: made, or added to",
+        wheels_only="leave out images, bases, Debian packages and results",
+        no_results="leave out results and evidence",
+        tool_python="Python versions that the restored tool may run on, separated by commas (this one's), or none",
+        split_size="write numbered parts of at most this size to PLACE.parts too, e.g. 60M",
+    ),
+)
+def archive(
+    _: Context,
+    place: str,
+    repro: str = "",
+    env: str = "",
+    wheels_only: bool = False,
+    no_results: bool = False,
+    tool_python: str = "",
+    split_size: str = "",
+    offline: bool = False,
+    json: str = "",
+) -> None:
+    """Put environments, repros, results and this tool into one archive that needs no network and no tool."""
+    from repromatrix import plan
+    from repromatrix.commands import archive, common
+
+    asked = plan.Request(repro, env, offline=offline, command=common.typed())
+    options = archive.Options(wheels_only, not no_results, tool_python, split_size)
+    _end(archive.archive(asked, place, options, json))
+
+
+@task(
+    auto_shortflags=False,
+    positional=["place"],
+    help=_help(
+        "json",
+        place="folder of an archive, a part, or a folder of parts; . for what the store has of this checkout's locks",
+        expect="the archive's id, as its sender says",
+        upstream="ask the index which wheels have vanished or been yanked",
+    ),
+)
+def verify(_: Context, place: str, expect: str = "", upstream: bool = False, json: str = "") -> None:
+    """Find every flipped, missing, swapped or added byte of an archive."""
+    from repromatrix.commands import restore
+
+    _end(restore.verify(place, expect=expect, upstream=upstream, json=json))
+
+
+@task(
+    auto_shortflags=False,
+    positional=["place"],
+    help=_help(
+        "json",
+        place="folder of an archive, a part, or a folder of parts",
+        into="new folder for the checkout; without it this checkout gets what it lacks",
+        expect="the archive's id, as its sender says",
+        no_images="load no images",
+        no_results="take over no results",
+        store_only="bring wheels, bases and images alone; the checkout is neither compared nor changed",
+    ),
+)
+def restore(
+    _: Context,
+    place: str,
+    into: str = "",
+    expect: str = "",
+    no_images: bool = False,
+    no_results: bool = False,
+    store_only: bool = False,
+    json: str = "",
+) -> None:
+    """Bring an archive's environments, repros and results to this machine, with no network."""
+    from repromatrix.commands import restore
+
+    kept = {"images": not no_images, "results": not no_results, "store_only": store_only}
+    _end(restore.restore(place, into=into, expect=expect, json=json, **kept))
+
+
+@task(
+    auto_shortflags=False,
+    help=_help("json", keep="largest size of the store, e.g. 20G", dry_run="say what would go, and remove nothing"),
+)
+def gc(_: Context, keep: str = "", dry_run: bool = False, json: str = "") -> None:
+    """Bring the store under a size without breaking what a lock, a result or an archive refers to."""
+    from repromatrix.commands import upkeep
+
+    _end(upkeep.gc(keep, dry_run=dry_run, json=json))
+
+
 @task(auto_shortflags=False, help=_help("json"))
 def report(_: Context, json: str = "") -> None:
     """Write reports/ again from the kept results."""
@@ -233,17 +370,18 @@ def regrade(_: Context, json: str = "") -> None:
     _end(running.regrade(json))
 
 
-@task(auto_shortflags=False, help=_help("json"))
-def doctor(_: Context, json: str = "") -> None:
+@task(
+    auto_shortflags=False,
+    help=_help("json", write_cdi="write a CDI specification of this host's GPUs into this folder"),
+)
+def doctor(_: Context, write_cdi: str = "", json: str = "") -> None:
     """Check this host: engine, GPUs, disk, shared memory, core pattern, registry, index."""
     from repromatrix.commands import host
 
-    _end(host.doctor(json))
+    _end(host.doctor(json, write_cdi))
 
 
-@task(
-    auto_shortflags=False, help={"script": "path of the script, or - for standard input", "name": "name of the repro"}
-)
+@task(auto_shortflags=False, help={"script": "path of the script, or - for stdin", "name": "name of the repro"})
 def new(_: Context, script: str, name: str = "") -> None:
     """Turn a script into a repro in repros/."""
     from repromatrix.commands import host

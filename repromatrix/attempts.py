@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repromatrix.engines.attempt import SUPERVISOR
 from repromatrix.engines.base import Attempt
+from repromatrix.engines.local_cuda import CudaLibraries
 from repromatrix.errors import UserError
 from repromatrix.evidence.outcome import COMPILE, PROBE
 from repromatrix.spec.model import Cell, Described, Repro, word
@@ -17,7 +18,14 @@ _PROGRAMS = SUPERVISOR.parent
 
 
 def lay_out(
-    cell: Cell, ident: str, folder: Path, devices: tuple[int, ...], *, cores: str, tools: Path | None
+    cell: Cell,
+    ident: str,
+    folder: Path,
+    devices: tuple[int, ...],
+    *,
+    cores: str,
+    tools: Path | None,
+    cuda: CudaLibraries | None = None,
 ) -> Attempt:
     """Put what runs, and the files it needs, into the attempt's folder.
 
@@ -56,6 +64,7 @@ def lay_out(
         processes=repro.processes,
         cores=cores,
         tools=tools,
+        cuda=cuda,
     )
 
 

@@ -11,6 +11,8 @@ from packaging.version import InvalidVersion, Version
 
 from repromatrix.compare import find_environment, locked
 from repromatrix.engines.choose import choose_engine, count_gpus
+from repromatrix.engines.gpu_host import GpuHost, libraries_of
+from repromatrix.engines.gpus import inventory
 from repromatrix.envs.disk import write_text
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError, UserError
@@ -71,6 +73,9 @@ def capture(project: Project, name: str, request: Request, listener: Listener, c
     cell = _cell(project, request, gpus) if request.repro else None
     environment = cell.environment if cell is not None else _environment(project, request)
     (lock,) = locked(project, matrix, [environment], request, listener, cancel)
+    ground = GpuHost(inventory(), engine.gpu_access(), {}, libraries_of(matrix)).ground(lock)
+    if ground.unable:
+        raise InfraError(ground.unable, where=lock.id)
     if engine.known(lock) is None:
         fetch_missing(lock, matrix, WheelStore(project.store), listener, cancel, offline=request.offline)
     arguments = [description.name]
@@ -87,6 +92,7 @@ def capture(project: Project, name: str, request: Request, listener: Listener, c
         env=cell.env if cell is not None else (),
         files=tuple(files),
         gpus=gpus_wanted(cell.target) if cell is not None else 1,
+        cuda=ground.libraries,
         doing=f"description of the GPU with {lock.id}",
     ) as ran:
         if ran.raw.exit_status != 0:
@@ -104,12 +110,14 @@ def _environment(project: Project, request: Request) -> Environment:
     matrix, repros = load(project)
     described = choose(matrix, repros, Request(env="*"), "")
     cells = (*described.cells, *(each.cell for each in described.excluded))
-    able = [each for each in dict.fromkeys(cell.environment for cell in cells) if each.cuda.isdigit()]
+    local = libraries_of(matrix) is not None  # then the host's CUDA serves the environments without NVIDIA's wheels
+    kinds = dict.fromkeys(cell.environment for cell in cells)
+    able = [each for each in kinds if each.cuda.isdigit() or (local and each.cuda.endswith("-local"))]
     if request.env:
         return find_environment(request.env, able, whose=" with NVIDIA's wheels")
     if not able:
         raise UserError('no environment has NVIDIA\'s wheels (cuda = "12" or "13")', where=str(project.matrix_toml))
-    return max(able, key=_newest)
+    return max(able, key=lambda each: (each.cuda.isdigit(), _newest(each)))
 
 
 def _newest(environment: Environment) -> Version:

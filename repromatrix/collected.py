@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,14 +61,14 @@ def keep_hlo(folder: Path, run: Path, stderr: str, hlo: Hlo, *, failed: bool) ->
         unseen = "passes ran, but nothing was dumped where it was asked for: does the script set XLA_FLAGS itself?"
         notes.append(unseen if told.ran else "no module was compiled")
     missing = any(_matters(name, hlo.level) for name, _ in found.left_out)
-    undumped = list(_undumped(told, hlo.level)) if told.modules else []
-    notes += undumped
-    whole = hlo.whole and bool(told.modules) and not (missing or undumped or log.cut)
+    lost = list(undumped(told, hlo.level)) if told.modules else []
+    notes += lost
+    whole = hlo.whole and bool(told.modules) and not (missing or lost or log.cut)
     last = told.last if failed else None
     write_hlo(folder, replace(hlo, modules=told.modules, ran=told.ran, last=last, notes=tuple(notes), whole=whole))
 
 
-def _undumped(told: Hlo, level: str) -> Iterator[str]:
+def undumped(told: Hlo, level: str) -> Iterator[str]:
     """Notes on what the log of passes tells of and the dumps do not.
 
     The script may have left its folder, to which the dump folder is relative, or filter dumps by flags of its own.
@@ -152,12 +152,14 @@ def hlo_facts(hlo: Hlo) -> HloFacts:
     return HloFacts(hlo.level, hlo.source, modules, _ran(hlo), last, hlo.notes, hlo.whole)
 
 
-def compiled(folder: Path, hlo: Hlo, *, texts: bool) -> Compiled:
+def compiled(folder: Path, hlo: Hlo, *, texts: bool, read: Callable[[Path, str], str | None] | None = None) -> Compiled:
     """What a witness is looked for in.
 
     Args:
         texts: Read the optimised modules too.
+        read: Gives the text of a dump, None where it cannot be read; without it, from the evidence.
     """
+    read = read or _readable
     if other := next((note for note in hlo.notes if note.startswith(OTHERWISE)), ""):
         return Compiled(trouble=other)  # what that run compiled says nothing of the first, whose verdict this is
     optimised: list[str] = []
@@ -167,7 +169,7 @@ def compiled(folder: Path, hlo: Hlo, *, texts: bool) -> Compiled:
         dump = parse_name(name)
         if dump is None or dump.kind != "after" or dump.proto:
             continue
-        text = _readable(folder, name) if room > 0 else None
+        text = read(folder, name) if room > 0 else None
         if text is None or len(text) > room:
             unread += 1
         else:

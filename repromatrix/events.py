@@ -22,7 +22,8 @@ class Listener(Protocol):
         """Begin a task.
 
         Args:
-            phase: One of `lock`, `fetch`, `unpack`, `base`, `build`, `venv`, `run`, `report`.
+            phase: One word: `lock`, `fetch`, `unpack`, `base`, `build`, `venv`, `run`, `report`, `copy`, `split`,
+                `save`, `load`, `verify`, `gc`.
             name: What is worked on: a wheel's file name, an environment's id, a cell's id.
             total: Units expected, or None where unknown.
             unit: `B` for bytes, empty for a count.

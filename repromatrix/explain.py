@@ -106,7 +106,8 @@ def explain(
     make_way(inner)
     hlo = Hlo()
     try:
-        again = lay_out(cell, f"{attempt.id}-explain", inner, attempt.devices, cores="off", tools=None)
+        ident, devices = f"{attempt.id}-explain", attempt.devices
+        again = lay_out(cell, ident, inner, devices, cores="off", tools=None, cuda=attempt.cuda)
         raw, hlo = run_dumping(engine, prepared, again, cell, cancel)
     except ReproError as error:
         raw = Raw(infra=error.line)

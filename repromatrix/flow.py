@@ -21,15 +21,17 @@ from repromatrix.attempts import lay_out
 from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
 from repromatrix.engines.cores import store as store_cores
 from repromatrix.engines.device_memory import watched
+from repromatrix.engines.fitness import Fitness
 from repromatrix.engines.schedule import Done, Grant, Job, Scheduler
+from repromatrix.envs.lockfile import keep_lock
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.wheels import WheelStore
-from repromatrix.errors import InfraError, ReproError, UserError
+from repromatrix.errors import InfraError, ReproError
 from repromatrix.events import Listener
 from repromatrix.evidence.passes import without_log
 from repromatrix.explain import due, dumps, explain, keep_own, run_dumping
 from repromatrix.graded import grade_attempt, record
-from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make
+from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make, tell_left_out
 from repromatrix.project import Project
 from repromatrix.results.model import INTERRUPTED, AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
@@ -65,7 +67,7 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
     matrix, repros = load(project)
     engine = choose_engine(request.engine or matrix.run.engine, project, matrix, listener)
     selection = choose(matrix, repros, request, engine.name)
-    _tell_left_out(selection, listener)
+    tell_left_out(selection, listener)
     for ended in engine.reap():
         listener.note(f"ended what an earlier run left behind: {ended}")
     gpus = count_gpus()
@@ -80,7 +82,8 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         wanting = {cell: cell.repeat - len(kept.get(key, ())) for cell, key in plan.keys.items()}
         todo = {cell: count for cell, count in wanting.items() if count > 0}
         parallel = request.jobs or matrix.run.jobs or default_jobs()
-        work = _Work(project, request, plan, engine, results, listener, cancel, parallel)
+        fitness = Fitness(plan.gpus, tell=listener.warn)
+        work = _Work(project, request, plan, engine, results, listener, cancel, parallel, fitness)
         interrupted = False
         if todo:
             _announce(project, plan, todo, engine, listener)
@@ -107,26 +110,11 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
     return Run(selection, cells, info, interrupted, short)
 
 
-def _tell_left_out(selection: Selection, listener: Listener) -> None:
-    """A repro whose every cell is left out must not look like one that is well.
-
-    Raises:
-        UserError: Nothing is left at all.
-    """
-    if not selection.cells:
-        raise UserError("no cell is left to run", hint="`uv run invoke cells` says why each is left out")
-    chosen = {cell.repro.name for cell in selection.cells}
-    reasons = {left.cell.repro.name: left.reason for left in reversed(selection.excluded)}
-    for name, reason in reasons.items():
-        if name not in chosen:
-            listener.warn(f"{name}: no cell of it is chosen: {reason}")
-
-
 def host_facts() -> tuple[tuple[str, str], ...]:
     """Facts of this machine that reports show, by name."""
-    from repromatrix.results.key import gpu_facts, hardware_facts
+    from repromatrix.results.key import gpu_host_facts, hardware_facts
 
-    return tuple(sorted({**hardware_facts(), **gpu_facts()}.items()))
+    return tuple(sorted({**hardware_facts(), **gpu_host_facts()}.items()))
 
 
 def _announce(project: Project, plan: Plan, todo: Mapping[Cell, int], engine: Engine, listener: Listener) -> None:
@@ -139,6 +127,8 @@ def _announce(project: Project, plan: Plan, todo: Mapping[Cell, int], engine: En
         + (f"{size / 1e6:.0f} MB to download" if size else "nothing to download")
     )
     project.store.mkdir(parents=True, exist_ok=True)
+    for env in needed:
+        keep_lock(plan.locks[env], project.store)
     # A wheel is kept as published, packed and, for venv, unpacked: about six times its published size (jaxlib: 5.6).
     free = shutil.disk_usage(project.store).free
     if free < 6 * size:
@@ -155,6 +145,7 @@ class _Work:
 
     Attributes:
         parallel: Attempts at once.
+        fitness: Of the GPUs.
         prepared: Environments that are ready.
         tools: What reads stacks, by Python minor version; absent where it cannot be had.
         told: Why it cannot, each said once.
@@ -172,6 +163,7 @@ class _Work:
     listener: Listener
     cancel: threading.Event
     parallel: int
+    fitness: Fitness
     prepared: dict[Environment, Prepared] = field(default_factory=dict)
     tools: dict[str, Path] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
@@ -203,7 +195,8 @@ class _Work:
                 self.listener.warn(f"{end.name}: {type(end.error).__name__}: {end.error}")
 
         try:
-            Scheduler({"net": 1, "build": 2, "cpu": self.parallel, "gpu": gpus}).run(jobs, done, self.cancel)
+            capacity = {"net": 1, "build": 2, "cpu": self.parallel, "gpu": gpus}
+            Scheduler(capacity, self.fitness).run(jobs, done, self.cancel)
         finally:
             overall.finish()
 
@@ -265,7 +258,8 @@ class _Work:
         """Run one attempt and put it on record; returns how it ended."""
         key, prepared = self.plan.keys[cell], self.prepared[cell.environment]
         cores, tools = self.plan.selection.matrix.run.cores, self.tools.get(cell.environment.python)
-        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus, cores=cores, tools=tools)
+        cuda = self.plan.ground(cell).libraries
+        attempt = lay_out(cell, f"{key[:16]}-{number}", folder, gpus, cores=cores, tools=tools, cuda=cuda)
         (folder / "command").write_text(self.engine.command(prepared, attempt) + "\n")
         hlo = None
         told = without_log if dumps(cell) else None
@@ -280,7 +274,9 @@ class _Work:
         if self.cancel.is_set() and raw.infra:
             return "cancelled"
         notes = (*raw.notes, *filter(None, [seen.trouble]), *store_cores(folder, self.cancel))
-        raw = replace(raw, notes=notes, device_memory=seen.used)
+        idle = bool(gpus) and not seen.used and not seen.trouble
+        broken = raw.infra or self.fitness.broken(gpus)
+        raw = replace(raw, notes=notes, device_memory=seen.used, gpus_idle=idle, infra=broken)
         record(folder, raw)
         graded = self.grade(cell, number, folder, raw)
         second = due(cell, graded)
@@ -372,6 +368,7 @@ def _cell_result(
         engine=ran,
         base=base if ran else "",
         lock=lock if ran else None,
+        host=plan.ground(cell).hosted if ran else (),
         command=again(cell, ran),
     )
     if cell not in trouble or result.outcome is Outcome.INFRA:

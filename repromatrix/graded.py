@@ -22,7 +22,7 @@ from repromatrix.results.model import AttemptResult, RankResult
 from repromatrix.spec.model import Cell, SignatureRule
 
 HOST = "host.json"
-"""What the supervisor cannot know, beside its result.json: the engine's notes, the memory used on the GPUs."""
+"""What the supervisor cannot know, beside its result.json: the engine's notes, what became of the GPUs."""
 
 EXPLAIN = "explain"
 """Folder, within an attempt's, of the second run that collects the HLO."""
@@ -40,7 +40,11 @@ def record(folder: Path, raw: Raw) -> None:
         InfraError: The disk is full.
     """
     make_way(folder / HOST)
-    found = {"schema": 1, "notes": list(raw.notes), "device_memory": raw.device_memory}
+    found: dict[str, object] = {"schema": 1, "notes": list(raw.notes), "device_memory": raw.device_memory}
+    if raw.gpus_idle:
+        found["gpus_idle"] = True
+    if raw.infra:
+        found["infra"] = raw.infra
     write_text(folder / HOST, json.dumps(found, indent=1) + "\n")
 
 
@@ -49,7 +53,13 @@ def recall(folder: Path) -> Raw:
     raw = read_raw(folder)
     try:
         found = json.loads(own_bytes(folder, HOST, INDEX_SIZE))
-        return replace(raw, notes=tuple(map(str, found["notes"])), device_memory=int(found["device_memory"]))
+        return replace(
+            raw,
+            notes=tuple(map(str, found["notes"])),
+            device_memory=int(found["device_memory"]),
+            gpus_idle=bool(found.get("gpus_idle")),
+            infra=str(found.get("infra", raw.infra)),
+        )
     except FileNotFoundError:
         return raw
     except (OSError, ValueError, KeyError, TypeError) as error:

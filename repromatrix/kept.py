@@ -11,11 +11,12 @@ from repromatrix import __version__
 from repromatrix.engines.base import ISOLATION
 from repromatrix.flow import host_facts
 from repromatrix.graded import grade_attempt, recall
-from repromatrix.plan import Request, choose, read
+from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
 from repromatrix.results.assemble import judged, with_attempts
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
+from repromatrix.spec.host import anywhere
 from repromatrix.spec.model import Cell, Matrix, Outcome, Repro, SignatureRule
 
 EVERYTHING = Request(env="*")
@@ -23,6 +24,8 @@ EVERYTHING = Request(env="*")
 
 def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> tuple[CellResult, ...]:
     """The last result of every cell that `matrix` and `repros` describe, with the script as it is in them.
+
+    Whether this host could run a cell makes no difference: results are restored from machines with GPUs.
 
     Raises:
         InfraError: The results cannot be read.
@@ -33,7 +36,7 @@ def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> 
     # Claims may name the engine. Cells that no engine ran carry no verdict, so any engine's claims will do for them.
     engines = sorted({cell.engine for cell in kept} - {""}) or [matrix.run.engine]
     for engine in engines:
-        described = choose(matrix, repros, EVERYTHING, engine).cells
+        described = choose(anywhere(matrix), repros, EVERYTHING, engine).cells
         place = {cell.id: (number, cell) for number, cell in enumerate(described)}
         for result in kept:
             if (result.engine or engines[0]) != engine or result.id not in place:
@@ -61,7 +64,8 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
         InputErrors: The files are wrong.
         InfraError: The results cannot be read or written.
     """
-    selection = read(project, EVERYTHING)
+    matrix, repros = load(project)
+    selection = choose(anywhere(matrix), repros, EVERYTHING, matrix.run.engine)
     cells = {cell.id: cell for cell in selection.cells}
     changes: list[Mapping[str, object]] = []
     total = 0

@@ -8,12 +8,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from repromatrix.engines.base import Engine
+from repromatrix.engines.gpu_host import GpuHost, Ground, libraries_of
+from repromatrix.engines.gpus import Inventory, inventory
 from repromatrix.envs.model import Impossible, Lock, Wheel
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.project import Project
 from repromatrix.spec.attempt import more
 from repromatrix.spec.deviceless import unable
+from repromatrix.spec.host import with_host
 from repromatrix.spec.model import Cell, Environment, Excluded, Matrix, Repro, word
 
 
@@ -64,6 +67,8 @@ class Plan:
         missing: Wheels to be downloaded.
         infra: Cells whose environment could not be locked or has no base, with the reason.
         bases: Per Python minor version, where the interpreter comes from.
+        grounds: Per environment with cells on GPUs, what these stand on.
+        gpus: Of this host, as they were then; none where no cell runs on them.
     """
 
     selection: Selection
@@ -73,6 +78,12 @@ class Plan:
     missing: tuple[Wheel, ...]
     infra: Mapping[Cell, str] = field(default_factory=dict)
     bases: Mapping[str, str] = field(default_factory=dict)
+    grounds: Mapping[Environment, Ground] = field(default_factory=dict)
+    gpus: Inventory = field(default_factory=Inventory)
+
+    def ground(self, cell: Cell) -> Ground:
+        """What an attempt of `cell` gets of this host; nothing where it runs on no GPU."""
+        return self.grounds.get(cell.environment, Ground()) if gpus_wanted(cell.target) else Ground()
 
 
 def load(project: Project) -> tuple[Matrix, tuple[Repro, ...]]:
@@ -86,7 +97,7 @@ def load(project: Project) -> tuple[Matrix, tuple[Repro, ...]]:
     from repromatrix.spec.matrix import load_matrix
     from repromatrix.spec.repro import load_repros
 
-    matrix = load_matrix(project.matrix_toml)
+    matrix = with_host(load_matrix(project.matrix_toml))
     for rule in matrix.signatures:
         pattern(rule)
     return matrix, load_repros(project.repros)
@@ -125,6 +136,21 @@ def choose(matrix: Matrix, repros: tuple[Repro, ...], request: Request, engine: 
     if request.hlo:
         cells = tuple(cell if cell.repro.probe else replace(cell, hlo=more(cell.hlo, request.hlo)) for cell in cells)
     return Selection(matrix, repros, cells, chosen.excluded, len(everything.cells))
+
+
+def tell_left_out(selection: Selection, listener: Listener) -> None:
+    """A repro whose every cell is left out must not look like one that is well.
+
+    Raises:
+        UserError: Nothing is left at all.
+    """
+    if not selection.cells:
+        raise UserError("no cell is left to run", hint="`uv run invoke cells` says why each is left out")
+    chosen = {cell.repro.name for cell in selection.cells}
+    reasons = {left.cell.repro.name: left.reason for left in reversed(selection.excluded)}
+    for name, reason in reasons.items():
+        if name not in chosen:
+            listener.warn(f"{name}: no cell of it is chosen: {reason}")
 
 
 def _with_params(cells: tuple[Cell, ...], request: Request) -> tuple[Cell, ...]:
@@ -185,7 +211,7 @@ def make(
     """
     from repromatrix.envs.lock import lock_all
     from repromatrix.envs.wheels import WheelStore
-    from repromatrix.results.key import gpu_facts, hardware_facts, result_key
+    from repromatrix.results.key import hardware_facts, result_key
 
     barred = bars(selection.cells, gpus)
     infra: dict[Cell, str] = {}
@@ -193,8 +219,10 @@ def make(
     locked = lock_all(tuple(wanted), selection.matrix, project, listener, offline=request.offline, cancel=cancel)
     locks: dict[Environment, Lock] = {}
     bases: dict[str, str | InfraError] = {}
-    hardware = hardware_facts()
-    with_gpus = {**hardware, **gpu_facts()}
+    hardware = hardware_facts(project.state)
+    on_gpus = {cell.environment for cell in selection.cells if gpus_wanted(cell.target) and cell not in barred}
+    locked_on_gpus = [locked[each] for each in wanted if each in on_gpus]
+    grounds, seen = _grounds(locked_on_gpus, selection.matrix, engine, listener)
     keys: dict[Cell, str] = {}
     for cell in selection.cells:
         if cell in barred:
@@ -213,13 +241,39 @@ def make(
         if isinstance(base, InfraError):
             infra[cell] = base.line
             continue
+        ground = grounds[cell.environment] if gpus_wanted(cell.target) else Ground()
+        if ground.unable:
+            (barred if ground.is_final else infra)[cell] = ground.unable
+            continue
         locks[cell.environment] = state
-        facts = with_gpus if gpus_wanted(cell.target) else hardware
-        keys[cell] = result_key(cell, state.hash, engine.name, base, facts)
+        keys[cell] = result_key(cell, state.hash, engine.name, base, {**hardware, **dict(ground.facts)})
     known = {python: base for python, base in bases.items() if isinstance(base, str)}
     store = WheelStore(project.store)
     wheels = {wheel.sha256: wheel for lock in locks.values() for wheel in lock.wheels}
-    return Plan(selection, locks, keys, barred, tuple(store.missing(wheels.values())), infra, known)
+    return Plan(selection, locks, keys, barred, tuple(store.missing(wheels.values())), infra, known, grounds, seen)
+
+
+def _grounds(
+    locked: Iterable[Lock | Impossible | InfraError], matrix: Matrix, engine: Engine, listener: Listener
+) -> tuple[dict[Environment, Ground], Inventory]:
+    """What the GPU cells of each environment stand on, and the GPUs; the host is asked nothing where there are none.
+
+    Raises:
+        UserError: A folder given for CUDA's libraries is not there, or holds none.
+    """
+    from repromatrix.results.key import gpu_facts
+
+    locks = [state for state in locked if isinstance(state, Lock)]
+    if not locks:
+        return {}, Inventory()
+    reach, seen = engine.gpu_access(), inventory()
+    if reach.how != "host":
+        listener.note(f"GPUs by {reach.why}" if reach.how else f"no GPUs for containers: {reach.why}")
+    host = GpuHost(seen, reach, gpu_facts() or seen.identity(), libraries_of(matrix))
+    grounds = {lock.environment: host.ground(lock) for lock in locks}
+    for doubt in dict.fromkeys(doubt for ground in grounds.values() for doubt in ground.doubts):
+        listener.warn(doubt)
+    return grounds, seen
 
 
 def _basis(engine: Engine, python: str, listener: Listener, offline: bool) -> str | InfraError:

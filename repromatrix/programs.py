@@ -12,6 +12,7 @@ from pathlib import Path
 
 from repromatrix.engines.attempt import SUPERVISOR, own_bytes
 from repromatrix.engines.base import Attempt, Engine, Raw
+from repromatrix.engines.local_cuda import CudaLibraries
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
@@ -61,6 +62,7 @@ def program(
     env: tuple[tuple[str, str], ...] = (),
     files: tuple[tuple[Path, str], ...] = (),
     gpus: int = 0,
+    cuda: CudaLibraries | None = None,
     doing: str,
 ) -> Iterator[Ran]:
     """Run `containers/NAME` in the environment of `lock`, whose wheels are in the store; what it left goes afterwards.
@@ -68,6 +70,7 @@ def program(
     Args:
         files: (source, path in the work folder) of what it needs beside.
         gpus: The first so many are granted.
+        cuda: CUDA's libraries of the host that it may use.
         doing: What it is done for, for the progress: `flags of jax0.10.2-cpu-py311`.
 
     Raises:
@@ -85,7 +88,7 @@ def program(
         task = listener.start("run", doing)
         try:
             devices = tuple(range(gpus))
-            attempt = Attempt(folder.name, folder, name, arguments, env, timeout, gpus=gpus, devices=devices)
+            attempt = Attempt(folder.name, folder, name, arguments, env, timeout, gpus=gpus, devices=devices, cuda=cuda)
             raw = engine.run(prepared, attempt, cancel)
         finally:
             task.finish()

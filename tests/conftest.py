@@ -104,14 +104,19 @@ def plain_environment(extra: Mapping[str, str]) -> dict[str, str]:
 @pytest.fixture
 def checkout(tmp_path: Path, index: FakeIndex) -> Checkout:
     """An empty checkout whose index is the loopback's and whose store is its own."""
-    root = tmp_path / "checkout"
+    return new_checkout(tmp_path, index)
+
+
+def new_checkout(place: Path, index: FakeIndex) -> Checkout:
+    """As `checkout`, in `place`."""
+    root = place / "checkout"
     (root / "repros").mkdir(parents=True)
     (root / "matrix.toml").write_text(MATRIX)
     environ = plain_environment(
         {
             "UV_DEFAULT_INDEX": index.url,
-            "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
-            "REPROMATRIX_STORE": str(tmp_path / "store"),
+            "UV_CACHE_DIR": str(place / "uv-cache"),
+            "REPROMATRIX_STORE": str(place / "store"),
             "NO_COLOR": "1",
         }
     )

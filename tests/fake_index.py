@@ -65,6 +65,8 @@ class FakeIndex:
         requests: Paths asked for, in order.
         broken: File names answered with other bytes than the index promises.
         empty: Projects whose page lists no file, as the login page of a network does.
+        yanked: File names that were withdrawn (PEP 592), with the reason or True.
+        refuses: HTTP status that answers every request, 0 = none.
     """
 
     folder: Path
@@ -73,6 +75,8 @@ class FakeIndex:
     requests: list[str] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     empty: set[str] = field(default_factory=set)
+    yanked: dict[str, str | bool] = field(default_factory=dict)
+    refuses: int = 0
 
     def add(
         self,
@@ -98,6 +102,7 @@ class FakeIndex:
                 "hashes": {"sha256": item.sha256},
                 "size": item.path.stat().st_size,
                 "upload-time": item.uploaded,
+                "yanked": self.yanked.get(item.path.name, False),
             }
             for item in self.published
             if item.name == name
@@ -125,8 +130,8 @@ def serve(folder: Path) -> Iterator[FakeIndex]:
                 body, kind = (index.folder / parts[1]).read_bytes(), "application/octet-stream"
                 if parts[1] in index.broken:
                     body = body[:-1] + bytes([body[-1] ^ 1])
-            if body is None:
-                self.send_error(404)
+            if index.refuses or body is None:
+                self.send_error(index.refuses or 404)
                 return
             self.send_response(200)
             self.send_header("Content-Type", kind)

@@ -201,6 +201,17 @@ def test_environments_share_layers(
 
 
 @pytest.mark.container
+def test_an_image_that_buildkit_names_otherwise_is_found(
+    engine: Daemon, built: str, debian_base: BaseImage, tiny_lock: Lock
+) -> None:
+    """Seen with containerd's image store: BuildKit's id of an image is one that the engine does not know."""
+    assert image.called(built, tiny_lock, debian_base, engine) == built
+    assert image.called(f"sha256:{'0' * 64}", tiny_lock, debian_base, engine) == built
+    with pytest.raises(InfraError, match="does not know the image"):
+        image.called(f"sha256:{'0' * 64}", tiny_lock, replace(debian_base, reference="other:1"), engine)
+
+
+@pytest.mark.container
 def test_the_copy_of_the_packs_is_dropped(engine: Daemon, built: str) -> None:
     kept = [entry["Description"] for entry in engine.api.df()["BuildCache"] or []]
     assert "local source for wheels" not in kept

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -241,5 +242,8 @@ def test_recall_gives_back_what_the_host_found(folder: Path) -> None:
     raw = Raw(1, peak_memory=1, seconds=0.5, started="2026-01-01T00:00:00Z", notes=("a", "b"), device_memory=5 << 30)
     record(folder, raw)
     assert recall(folder) == raw
+    broken = replace(raw, gpus_idle=True, infra="GPU 1: the kernel's log has a new Xid 79 of it")
+    record(folder, broken)
+    assert recall(folder) == broken
     (folder / HOST).write_text("{")
     assert recall(folder).infra.startswith("host.json cannot be read: ")

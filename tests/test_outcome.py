@@ -110,6 +110,10 @@ def test_no_signature_is_shared_by_two_reports_unless_nothing_can_be_known() -> 
     assert {title for title in shared if not title.startswith(own)} == {"signal SIGSEGV", "exit 1", "hang"}
 
 
+def raised(line: str) -> str:
+    return f'Traceback (most recent call last):\n  File "/w/r.py", line 3, in <module>\n    f()\n{line}\n'
+
+
 # ---- infrastructure, deadline, exit 0 --------------------------------------------------------------------------------
 
 FATAL = "F1130 01:42:11.240836   23732 a.cc:82] broken\n"
@@ -171,6 +175,152 @@ def test_exit_125_is_skip() -> None:
     assert grade(Raw(exit_status=125), "", FATAL, GradeContext()).outcome is Outcome.SKIP
 
 
+# ---- GPUs, drivers and CUDA that are not there -----------------------------------------------------------------------
+
+GPU_LOGS = Path(__file__).parent / "data" / "gpu"
+"""Stderr of jax without a device node, without libcuda, with one whose cuInit refuses, and without libcudart."""
+
+OWN, HOSTS = GradeContext(on_gpu=True), GradeContext(on_gpu=True, host_cuda=True)
+CU_INIT = "failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: "
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        (
+            "driver_mismatch@0.10.2",
+            CU_INIT + "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: "
+            "system has unsupported display driver / cuda driver combination",
+        ),
+        (
+            "driver_mismatch@0.4.30",
+            "failed call to cuInit: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH: "
+            "system has unsupported display driver / cuda driver combination",
+        ),
+        ("no_device@0.8.0", f"{CU_INIT}CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected"),
+        ("not_ready@0.6.2", f"{CU_INIT}CUDA_ERROR_SYSTEM_NOT_READY: system not yet initialized"),
+        ("no_libcuda@0.9.2", f"{CU_INIT}UNKNOWN ERROR (303)"),
+        ("no_libcuda@0.5.3", f"{CU_INIT}UNKNOWN ERROR (303)"),
+        (
+            "no_node@0.4.30",
+            "No visible GPU devices. (set JAX_PLATFORMS='' to automatically choose an available backend)",
+        ),
+    ],
+)
+def test_a_driver_that_does_not_serve_is_infrastructure(name: str, cause: str) -> None:
+    stderr = (GPU_LOGS / f"{name}.err").read_text(encoding="utf-8")
+    for context in (OWN, HOSTS):
+        found = grade(Raw(exit_status=1, gpus_idle=True), "", stderr, context)
+        assert (found.outcome, found.signature) == (Outcome.INFRA, None)
+        assert found.reason.startswith("the host's GPUs did not serve: " + cause.partition(" (set")[0])
+        assert found.reason.endswith(", exit status 1")
+        # What the host saw of the memory is not needed.
+        assert grade(Raw(exit_status=1), "", stderr, context).outcome is Outcome.INFRA
+    assert grade(Raw(exit_status=1), "", stderr, GradeContext()).outcome is Outcome.ERROR  # a cpu target
+
+
+@pytest.mark.parametrize("name", ["no_cudart@0.10.2", "no_cudart@0.6.2", "no_cudnn@0.10.2"])
+def test_a_cuda_that_does_not_load_is_the_fault_of_whose_it_is(name: str) -> None:
+    stderr = (GPU_LOGS / f"{name}.err").read_text(encoding="utf-8")
+    hosts = grade(Raw(exit_status=1), "", stderr, HOSTS)
+    library = "cuDNN" if "cudnn" in name else "CUDA"
+    words = (f"Unable to load {library}. Is it installed?", "Could not find cuda drivers on your machine")
+    assert (hosts.outcome, hosts.signature) == (Outcome.INFRA, None)
+    assert hosts.reason.partition(": ")[2].startswith(words)
+    own = grade(Raw(exit_status=1, gpus_idle=True), "", stderr, OWN)  # wheels that lack it, or do not find it
+    assert own.outcome is Outcome.ERROR
+    assert own.signature is not None
+    assert own.signature.title.startswith("py-exc RuntimeError: Unable to initialize backend 'cuda'")
+
+
+def test_a_run_on_the_cpu_in_place_of_the_gpu_is_never_well() -> None:
+    stderr = (GPU_LOGS / "on_the_cpu@0.9.2.err").read_text(encoding="utf-8")
+    told = grade(Raw(exit_status=0, gpus_idle=True), "3.0\n", stderr, HOSTS)
+    assert told.outcome is Outcome.INFRA
+    assert told.reason == "exit 0, but not on a GPU: Could not find cuda drivers on your machine"
+    assert grade(Raw(exit_status=0), "", stderr, HOSTS).outcome is Outcome.INFRA  # NVML did not tell
+    silent = grade(Raw(exit_status=0, gpus_idle=True), "3.0\n", "", OWN)  # as 0.10.2 does without a device node
+    assert (silent.outcome, silent.reason) == (
+        Outcome.INCONCLUSIVE,
+        "exit 0, but no memory of its GPUs was used: it ran on the CPU",
+    )
+    assert grade(Raw(exit_status=0, device_memory=1 << 29), "", stderr, HOSTS).outcome is Outcome.OK  # a child's words
+    assert grade(Raw(exit_status=0), "", "", OWN).outcome is Outcome.OK
+    assert grade(Raw(exit_status=0, gpus_idle=True), "", stderr, GradeContext()).outcome is Outcome.OK
+
+
+UNAVAILABLE = raised("RuntimeError: Unable to initialize backend 'cuda': {}")
+NOT_LISTED = "Backend 'cuda' is not in the list of known backends: ['cpu', 'tpu']."
+PLUGIN = (
+    "JAX plugin jax_cuda13_plugin version 0.11.2 is installed, but it is not compatible with the installed jaxlib "
+    "version 0.10.2, so it will not be used.\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "outcome"),
+    [
+        (PLUGIN + UNAVAILABLE.format(NOT_LISTED), Outcome.ERROR),
+        (UNAVAILABLE.format(NOT_LISTED), Outcome.ERROR),
+        (UNAVAILABLE.format("INVALID_ARGUMENT: Mismatched PJRT plugin PJRT API version (0.54)"), Outcome.ERROR),
+        (UNAVAILABLE.format("INTERNAL: CUDA_ERROR_NOT_INITIALIZED: initialization error"), Outcome.ERROR),
+        (
+            raised("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 9"),
+            Outcome.OOM,
+        ),
+        (
+            raised("jax.errors.JaxRuntimeError: INTERNAL: CUDA error: : CUDA_ERROR_ILLEGAL_ADDRESS: an il"),
+            Outcome.ERROR,
+        ),
+        (raised("jax.errors.JaxRuntimeError: INTERNAL: CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable E"), Outcome.INFRA),
+        # The driver was found wanting, and yet something else failed: it ran on a GPU.
+        (f"{CU_INIT}CUDA_ERROR_NO_DEVICE: no\n" + raised("ValueError: bad shape"), Outcome.ERROR),
+    ],
+)
+def test_an_error_with_another_cause_keeps_its_verdict(stderr: str, outcome: Outcome) -> None:
+    for context in (OWN, HOSTS):
+        assert grade(Raw(exit_status=1, device_memory=1 << 29), "", stderr, context).outcome is outcome
+
+
+def test_what_fails_since_nothing_ran_on_the_gpu_is_no_verdict() -> None:
+    stderr = f"{CU_INIT}CUDA_ERROR_NO_DEVICE: no\n" + raised("AssertionError: 2 GPUs wanted, 0 here")
+    assert grade(Raw(exit_status=1, gpus_idle=True), "", stderr, OWN).outcome is Outcome.INFRA
+    assert grade(Raw(exit_status=1), "", stderr, OWN).outcome is Outcome.ERROR
+    refused = unknown("--xla_a") + stderr
+    ours = GradeContext(env=(("XLA_FLAGS", "--xla_a"),), on_gpu=True)
+    assert grade(Raw(exit_status=1, gpus_idle=True), "", refused, ours).outcome is Outcome.SKIP
+
+
+def test_a_library_of_the_host_that_is_too_old() -> None:
+    stderr = (GPU_LOGS / "no_cudnn@0.10.2.err").read_text(encoding="utf-8")
+    told = "Unable to load cuDNN. Is it installed?"
+    assert told in stderr
+    # As jax has said it since 0.4.26 (jax-ml/jax#18027).
+    words = (
+        "Unable to use CUDA because of the following issues with CUDA components:\nOutdated cuDNN installation found."
+    )
+    stderr = stderr.replace(told, f"{words}\nVersion JAX was built against: 91200\nInstalled version: 91100")
+    assert grade(Raw(exit_status=1), "", stderr, OWN).outcome is Outcome.ERROR
+    found = grade(Raw(exit_status=1), "", stderr, HOSTS)
+    assert (found.outcome, found.reason) == (
+        Outcome.INFRA,
+        "the host's GPUs did not serve: Outdated cuDNN installation found, exit status 1",
+    )
+
+
+def test_the_context_of_cells_on_gpus() -> None:
+    repro = Repro("r", Path("r.py"), "", "0")
+
+    def context(target: str, cuda: str) -> tuple[bool, bool]:
+        environment = Environment((("jax", "0.10.2"), ("cuda", cuda), ("python", "3.12")))
+        found = GradeContext.of(Cell(environment, repro, (), target))
+        return found.on_gpu, found.host_cuda
+
+    assert context("gpu", "13-local") == context("gpu:8", "12-local") == (True, True)
+    assert context("gpu:2", "13") == (True, False)
+    assert context("cpu:8", "12-local") == context("cpu", "none") == (False, False)
+
+
 # ---- flags -----------------------------------------------------------------------------------------------------------
 
 
@@ -226,10 +376,6 @@ def test_a_script_that_says_a_flag_is_refused_is_no_skip() -> None:
 
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
-
-
-def raised(line: str) -> str:
-    return f'Traceback (most recent call last):\n  File "/w/r.py", line 3, in <module>\n    f()\n{line}\n'
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from repromatrix.results.key import cpu_facts, gpu_facts, hardware_facts, memory_fact, result_key
+from repromatrix.results.key import cpu_facts, first_seen, gpu_facts, hardware_facts, memory_fact, result_key
 from repromatrix.spec.model import Cell, Described, Environment, Repro
 
 ENVIRONMENT = Environment((("jax", "0.6.0"), ("cuda", "none"), ("python", "3.11"), ("nccl", "locked")))
@@ -90,6 +90,24 @@ def test_memory_is_rounded() -> None:
     assert memory_fact("MemTotal:       24585944 kB\nMemFree: 1 kB\n") == "23 GiB"
     assert memory_fact("MemTotal:       24600000 kB\n") == "23 GiB"
     assert memory_fact("") == "unknown"
+
+
+def test_memory_that_grows_while_the_machine_runs_is_that_of_its_boot(tmp_path: Path) -> None:
+    kept = tmp_path / "state" / "memory"
+    assert first_seen(kept, "boot-1", "31 GiB") == "31 GiB"
+    assert first_seen(kept, "boot-1", "128 GiB") == "31 GiB"
+    assert first_seen(kept, "boot-2", "128 GiB") == "128 GiB"  # an ordinary machine that was given more
+    assert first_seen(kept, "boot-2", "31 GiB") == "128 GiB"
+    kept.write_bytes(b"\xff")
+    assert first_seen(kept, "boot-2", "31 GiB") == "31 GiB"
+    assert first_seen(kept / "no folder", "boot-2", "31 GiB") == "31 GiB"
+    assert first_seen(tmp_path / "other", "", "31 GiB") == "31 GiB"
+    assert not (tmp_path / "other").exists()
+
+
+def test_facts_are_the_same_with_and_without_a_checkout(tmp_path: Path) -> None:
+    first, again = hardware_facts(tmp_path), hardware_facts(tmp_path)
+    assert first == again == hardware_facts()
 
 
 def test_facts_of_this_machine() -> None:

@@ -108,6 +108,18 @@ def test_a_job_that_wants_everything_is_not_starved() -> None:
     assert order.index("whole") == 2
 
 
+def test_what_the_first_in_line_wants_and_could_have_is_not_taken_from_it() -> None:
+    """Else jobs of two kinds could hold one of its two tokens each in turn, and it would wait for all of them."""
+    order: list[str] = []
+    run(
+        {"cpu": 2, "gpu": 2},
+        job("holds", lambda grant: time.sleep(0.2), gpu=1),
+        job("both", lambda grant: order.append("both"), gpu=2, cpu=1),
+        job("cpus", lambda grant: order.append("cpus"), cpu=2),
+    )
+    assert order == ["both", "cpus"]
+
+
 def test_what_waits_for_gpus_lets_cpu_jobs_pass() -> None:
     release = threading.Event()
     order: list[str] = []

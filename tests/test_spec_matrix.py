@@ -412,7 +412,7 @@ def test_missing_axes() -> None:
             '[targets.gpu]\ndescribe = "x"\ncuda_libraries = "lib"',
             [
                 "matrix.toml:5: targets.gpu.describe: a real GPU needs no description; "
-                "only cuda_libraries has a meaning here",
+                "only cuda_libraries and env have a meaning here",
                 'matrix.toml:6: targets.gpu.cuda_libraries: expected an absolute path, found "lib"',
             ],
         ),
@@ -427,7 +427,7 @@ def test_missing_axes() -> None:
             '[targets.gpu]\nautotune = "matrix.toml"',
             [
                 "matrix.toml:5: targets.gpu.autotune: a real GPU needs no description; "
-                "only cuda_libraries has a meaning here"
+                "only cuda_libraries and env have a meaning here"
             ],
         ),
         ("[targets.wheels]", ['matrix.toml:4: targets.wheels: expected a target such as "h100", "h100:8" or "gpu"']),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from repromatrix.evidence.frames import function, is_python, significant, stack_frames
 from repromatrix.evidence.signature import VERSION, sign
-from repromatrix.evidence.stacks import Core, Stack, Stacks, frames_for, parse_index
+from repromatrix.evidence.stacks import Core, Stack, Stacks, frames_for, parse_index, thread_first
 from repromatrix.spec.model import Outcome
 
 DATA = Path(__file__).parent / "data" / "evidence"
@@ -409,3 +410,15 @@ def test_what_failed_before_a_hang_is_an_alternative() -> None:
         assert signature is not None
         assert signature.title == "hang at threading.py wait from r.py f"
         assert signature.titles == place | more
+
+
+def test_the_thread_that_crashed_is_told_first() -> None:
+    """A bug report cuts long stacks: what crashed must not be among what is cut."""
+    text = (DATA / "pystack-core-native-all.jax-0.10.2.txt").read_text()
+    threads = re.findall(r"^Traceback for thread (\d+) ", text, re.MULTILINE)
+    last = int(threads[-1])
+    moved = thread_first(text, last)
+    assert re.findall(r"^Traceback for thread (\d+) ", moved, re.MULTILINE) == [threads[-1], *threads[:-1]]
+    assert sorted(moved.split()) == sorted(text.split())
+    assert stack_frames(moved, last) == stack_frames(text, last)
+    assert thread_first(text, 1) == thread_first(text, None) == text

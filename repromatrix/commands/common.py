@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import astuple, is_dataclass
 from typing import Any
 
 from repromatrix.errors import InfraError, ReproError, UserError
@@ -25,6 +27,7 @@ def command(function: Command) -> Command:
         with suppress(ValueError):  # not in the main thread
             signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was finished is kept
         try:
+            _no_options((*args, *kwargs.values()))
             return function(*args, **kwargs)
         except ReproError as error:
             complain(f"error: {error}")
@@ -37,6 +40,43 @@ def command(function: Command) -> Command:
             return 130
 
     return run
+
+
+def uses_store(function: Command) -> Command:
+    """Keep `invoke gc` out of the store while the command runs; to stand below `@command`."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> int:
+        from repromatrix.project import find_project
+        from repromatrix.share.upkeep.users import using
+
+        try:
+            project = find_project()
+        except UserError:
+            return function(*args, **kwargs)  # which says so itself, where it needs one
+        with using(project, typed(), complain):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def _no_options(values: Iterable[object]) -> None:
+    """Refuse values that were meant as options: invoke takes `--help` after a task for that task's argument.
+
+    Raises:
+        UserError: There is one.
+    """
+    for value in values:
+        words = astuple(value) if is_dataclass(value) and not isinstance(value, type) else (value,)
+        for word in words:
+            if not isinstance(word, str) or not re.fullmatch(r"--[A-Za-z][\w-]*|-h", word):
+                continue
+            if word in ("--help", "-h"):
+                raise UserError(f"{word} comes before the task", hint="`uv run invoke --help TASK`")
+            raise UserError(
+                f"{word!r} is no value: the option before it lacks one, or there is no such option",
+                hint="`uv run invoke --help TASK` lists the options of a task",
+            )
 
 
 def typed() -> str:
@@ -56,6 +96,19 @@ def count(option: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
         raise UserError(f"--{option} {text!r} is not a number from 1 to {most}", hint=f"for example --{option} 2")
     return int(text)
+
+
+def size(option: str, text: str) -> int:
+    """Bytes that the command line names: `20G`, `500MB`, `8GiB`; G and GB are powers of ten.
+
+    Raises:
+        UserError: Another form, or nothing.
+    """
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d{1,6})?) ?([kMGT]?)(i?)B?", text, re.ASCII)
+    amount = float(found[1]) * (1024 if found[3] else 1000) ** " kMGT".index(found[2] or " ") if found else 0
+    if not found or (found[3] and not found[2]) or amount < 1:
+        raise UserError(f"--{option} {text!r} is not a size", hint=f"for example --{option} 20G, 500MB or 8GiB")
+    return int(amount)
 
 
 def pairs(params: Sequence[str]) -> tuple[tuple[str, str], ...]:

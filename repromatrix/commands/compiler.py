@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from repromatrix.commands.common import command, pairs
+from repromatrix.commands.common import command, pairs, uses_store
 from repromatrix.errors import InfraError, UserError
 from repromatrix.output import complain, say
 from repromatrix.plan import Request
@@ -16,6 +16,7 @@ from repromatrix.spec.model import Outcome
 
 
 @command
+@uses_store
 def diff(
     first: str, second: str, request: Request, params: tuple[str, ...], *, flags: bool, markdown: str, json: str
 ) -> int:
@@ -50,6 +51,7 @@ def diff(
 
 
 @command
+@uses_store
 def target(name: str, request: Request, params: tuple[str, ...], json: str) -> int:
     from repromatrix.capture import capture
     from repromatrix.report.document import check_path, write_json

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from repromatrix.commands.common import command
+from repromatrix.commands.common import command, uses_store
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError, ReproError
 from repromatrix.events import Listener
@@ -22,8 +22,10 @@ def lock(request: Request, *, check: bool, refresh: bool, bases: bool, json: str
     from repromatrix.envs.lock import check as check_locks
     from repromatrix.envs.lock import lock_all
     from repromatrix.envs.model import Impossible
+    from repromatrix.envs.upstream import KINDS
     from repromatrix.plan import choose, read
     from repromatrix.report.document import write_json
+    from repromatrix.spec.host import anywhere
     from repromatrix.ui.progress import listener
 
     project = find_project()
@@ -38,13 +40,18 @@ def lock(request: Request, *, check: bool, refresh: bool, bases: bool, json: str
     environments = environments_of(selection)
     with listener() as ear:
         if check:
-            every = choose(selection.matrix, selection.repros, Request(env="*"), "")
+            every = choose(anywhere(selection.matrix), selection.repros, Request(env="*"), "")
             described = {environment.id for environment in environments_of(every)}
             drifts = check_locks(environments, selection.matrix, project, ear, described=described)
             if json:
                 write_json(json, {"schema": 1, "drift": [drift.as_dict() for drift in drifts]})
             for drift in drifts:
                 say(drift, stream=sys.stderr if json == "-" else sys.stdout)
+            if any(drift.kind in KINDS for drift in drifts):
+                say(
+                    "keep what the index has lost while the store has it: uv run invoke archive PLACE",
+                    stream=sys.stderr if json == "-" else sys.stdout,
+                )
             return int(any(drift.serious for drift in drifts))
         locked = lock_all(environments, selection.matrix, project, ear, refresh=refresh)
     failed = 0
@@ -70,6 +77,7 @@ def environments_of(selection: Selection) -> tuple[Environment, ...]:
 
 
 @command
+@uses_store
 def fetch(request: Request, json: str) -> int:
     from repromatrix.envs.wheels import WheelStore
     from repromatrix.flow import fetch_missing
@@ -124,6 +132,7 @@ def _holds(path: Path, text: str) -> bool:
 
 
 @command
+@uses_store
 def build(request: Request, json: str) -> int:
     from repromatrix.engines.choose import choose_engine
     from repromatrix.envs.wheels import WheelStore

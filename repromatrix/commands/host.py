@@ -14,12 +14,16 @@ from repromatrix.project import find_project
 
 
 @command
-def doctor(json: str) -> int:
+def doctor(json: str, write_cdi: str = "") -> int:
     from dataclasses import asdict
 
+    from repromatrix.engines.cdi import write_specification
     from repromatrix.report.document import write_json
     from repromatrix.ui.doctor import findings
 
+    if write_cdi:
+        say(f"wrote {write_specification(Path(write_cdi))}; docs/gpus.md says how an engine is told of it")
+        return 0
     found = []
     for finding in findings(find_project()):
         found.append(finding)

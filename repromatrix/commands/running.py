@@ -6,7 +6,7 @@ import sys
 import threading
 from dataclasses import replace
 
-from repromatrix.commands.common import command, count, pairs, typed
+from repromatrix.commands.common import command, count, pairs, typed, uses_store
 from repromatrix.errors import InfraError
 from repromatrix.output import complain, say
 from repromatrix.plan import Request
@@ -14,6 +14,7 @@ from repromatrix.project import find_project
 
 
 @command
+@uses_store
 def matrix(request: Request, json: str = "", *, jobs: str = "", repeat: str = "") -> int:
     from repromatrix.flow import run_matrix
     from repromatrix.kept import known_cells
@@ -67,6 +68,7 @@ def cells(request: Request, json: str = "") -> int:
 
 
 @command
+@uses_store
 def run(request: Request, params: tuple[str, ...], json: str) -> int:
     from repromatrix.flow import run_matrix
     from repromatrix.report.document import check_path, document, exit_code, write_json

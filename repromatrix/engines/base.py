@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 
+from repromatrix.engines.cdi import Access
+from repromatrix.engines.local_cuda import CudaLibraries
 from repromatrix.envs.model import Lock
 from repromatrix.events import Listener
 
@@ -58,6 +60,7 @@ class Attempt:
         cores: What becomes of core files: `stacks` (read, then deleted), `keep` (read, then compressed into the
             evidence), `off` (none is written). One of a GPU process was seen to have 8.8 GB, most of it holes.
         tools: Folder of `envs/tools.py` with the programs that read stacks, for the attempt's Python; None = not there.
+        cuda: CUDA's libraries of the host that it may use, or None: the environment brings its own.
     """
 
     id: str
@@ -73,6 +76,7 @@ class Attempt:
     cores: str = "off"
     devices: tuple[int, ...] = ()
     tools: Path | None = None
+    cuda: CudaLibraries | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,7 @@ class Raw:
         ranks: How each rank ended, by rank; empty for an attempt of one process. The fields above are those of the
             first rank to fail, or of rank 0.
         device_memory: Bytes, highest sum over the GPUs granted, as the host saw it; 0 where unknown.
+        gpus_idle: The host saw that no memory of the GPUs granted was used.
     """
 
     exit_status: int | None = None
@@ -134,6 +139,7 @@ class Raw:
     over_limit: bool = False
     ranks: tuple[RankEnd, ...] = ()
     device_memory: int = 0
+    gpus_idle: bool = False
 
 
 class Engine(ABC):
@@ -159,6 +165,14 @@ class Engine(ABC):
         Raises:
             InfraError: No such base or interpreter can be had here.
         """
+
+    def gpu_access(self) -> Access:
+        """How attempts get the GPUs, and why so; `how` is empty where they cannot.
+
+        Raises:
+            InfraError: The engine is gone.
+        """
+        return Access("host", "as processes of this host")
 
     @abstractmethod
     def known(self, lock: Lock) -> Prepared | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from repromatrix.engines.attempt import STACKS, SUPERVISOR, script_env
 from repromatrix.engines.base import Attempt
+from repromatrix.engines.cdi import NO_DRIVER, Access
 
 INSIDE = "/attempt"
 """Where the attempt's folder lies in the container."""
@@ -18,6 +19,9 @@ INSIDE = "/attempt"
 SUPERVISE = "/opt/repromatrix/supervise.py"
 READ_STACKS = "/opt/repromatrix/stacks.py"
 TOOLS = "/opt/repromatrix/tools"
+CUDA = "/opt/repromatrix/cuda"
+"""Below it lie the host's CUDA libraries, numbered in their order."""
+
 PYTHON = "/opt/env/bin/python"
 PATH = "/opt/env/bin:/usr/local/bin:/usr/bin:/bin"
 
@@ -35,10 +39,12 @@ REFUSED = {
     "docker-init": "the daemon has no docker-init: the supervisor was PID 1",
     "rlimit type 7": "",
     "rlimit type 4": "the daemon may not raise the limit of core files: its own holds",
+    **dict.fromkeys(NO_DRIVER, ""),
 }
 """What a daemon may be unable to give, by the words with which it refuses to start a container, and the note that an
 attempt without it carries (none where it cannot change a verdict). Debian ships docker-init in another package (tini);
-a daemon in a sandbox has hard limits (setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE)."""
+a daemon in a sandbox has hard limits (setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE). `--gpus all` is given up for
+CDI, and each attempt on GPUs says how it got them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +56,16 @@ class Options:
     userns: str | None
     init: bool
     ulimits: dict[str, int]
+    gpus: Access
 
     @classmethod
-    def of(cls, info: Mapping[str, Any], refused: frozenset[str]) -> Options:
+    def of(cls, info: Mapping[str, Any], refused: frozenset[str], gpus: Access) -> Options:
         """What depends on how the daemon itself is set up.
 
         Args:
             info: What the daemon says of itself.
             refused: Keys of `REFUSED` that it cannot give.
+            gpus: How it gives GPUs.
         """
         features = {str(entry).split(",")[0].removeprefix("name=") for entry in info.get("SecurityOptions") or ()}
         # In a rootless daemon the caller is root inside, and every other user is a stranger to the caller's files.
@@ -68,7 +76,7 @@ class Options:
         limits = {"rlimit type 4": ("core", -1), "rlimit type 7": ("nofile", NOFILE)}
         ulimits = dict(limit for words, limit in limits.items() if words not in refused)
         userns = "host" if "userns" in features else None
-        return cls(user, security, userns, "docker-init" not in refused, ulimits)
+        return cls(user, security, userns, "docker-init" not in refused, ulimits, gpus)
 
 
 def mounts(attempt: Attempt) -> list[tuple[Path, str, bool]]:
@@ -76,13 +84,37 @@ def mounts(attempt: Attempt) -> list[tuple[Path, str, bool]]:
     found = [(attempt.folder.resolve(), INSIDE, False), (SUPERVISOR, SUPERVISE, True), (STACKS, READ_STACKS, True)]
     if attempt.tools is not None:
         found.append((attempt.tools.resolve(), TOOLS, True))
-    return found
+    return found + _cuda_mounts(attempt)
 
 
-def engine_env(attempt: Attempt) -> dict[str, str]:
+def _cuda_mounts(attempt: Attempt) -> list[tuple[Path, str, bool]]:
+    shown = () if attempt.cuda is None else attempt.cuda.shown
+    return [(folder.resolve(), f"{CUDA}/{number}", True) for number, folder in enumerate(shown)]
+
+
+def _inside(attempt: Attempt, folder: Path) -> Path:
+    """Where the container has a folder of the host's CUDA; links are followed out here, as they may not hold inside."""
+    real = folder.resolve()
+    for outside, inside, _ in _cuda_mounts(attempt):
+        if real.is_relative_to(outside):
+            return Path(inside) / real.relative_to(outside)
+    raise ValueError(f"{folder} leads out of the folders given")
+
+
+def engine_env(attempt: Attempt, gpus: Access) -> dict[str, str]:
     """The engine's own variables of the script."""
     devices = attempt.devices or range(attempt.gpus)
-    return {"PATH": PATH, "VIRTUAL_ENV": "/opt/env", "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
+    found = {"PATH": PATH, "VIRTUAL_ENV": "/opt/env", "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices))}
+    if not attempt.gpus:
+        return found
+    if attempt.cuda is not None:
+        found |= attempt.cuda.variables(lambda folder: _inside(attempt, folder))
+    if tools := found.get("CUDA_ROOT"):
+        found["PATH"] = f"/opt/env/bin:{tools}/bin:{PATH.partition(':')[2]}"
+    # What a specification gives the container, the script gets only from here.
+    if libraries := ":".join(filter(None, (found.get("LD_LIBRARY_PATH"), gpus.library_path))):
+        found["LD_LIBRARY_PATH"] = libraries
+    return found
 
 
 def command(image: str, attempt: Attempt, options: Options) -> str:
@@ -95,7 +127,7 @@ def command(image: str, attempt: Attempt, options: Options) -> str:
     if attempt.memory is not None:
         words += [f"--memory={attempt.memory}", f"--memory-swap={attempt.memory}"]
     if attempt.gpus:
-        words.append("--gpus=all")
+        words += [f"--device={name}" for name in options.gpus.devices] or ["--gpus=all"]
     if attempt.cpus is not None:
         words.append(f"--cpuset-cpus={','.join(str(n) for n in sorted(os.sched_getaffinity(0))[: attempt.cpus])}")
     words.append(f"--user={options.user}")
@@ -108,7 +140,11 @@ def command(image: str, attempt: Attempt, options: Options) -> str:
         return f'{copied}{shlex.join(words)} {own} {shlex.join([image, *COMMAND])} && echo "$copy"'
     words.append(f"--workdir={INSIDE}/work")
     words.append(f"--mount=type=bind,source={(attempt.folder / 'work').resolve()},target={INSIDE}/work")
-    env = script_env(attempt, INSIDE, engine_env(attempt))
+    for source, target, _ in _cuda_mounts(attempt):
+        words.append(f"--mount=type=bind,source={source},target={target},readonly")
+    env = script_env(attempt, INSIDE, engine_env(attempt, options.gpus))
     env["TMPDIR"] = "/tmp"
     words += [f"--env={name}={value}" for name, value in sorted(env.items()) if not name.startswith("REPROMATRIX_")]
-    return shlex.join([*words, image, PYTHON, attempt.script, *attempt.arguments])
+    # A specification's variables are laid over those of the command line, so this one is set inside.
+    inner = [f"LD_LIBRARY_PATH={env['LD_LIBRARY_PATH']}"] if options.gpus.devices and "LD_LIBRARY_PATH" in env else []
+    return shlex.join([*words, image, *(["env", *inner] if inner else []), PYTHON, attempt.script, *attempt.arguments])

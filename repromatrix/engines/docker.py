@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from repromatrix.engines.attempt import AFTERMATH, CANCELLED, GRACE, abandoned, owner, read_raw, write_spec
 from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
+from repromatrix.engines.built import in_image
+from repromatrix.engines.cdi import NO_DRIVER, Access, access, find_specifications, hook_installed
 from repromatrix.engines.container import (
     COMMAND,
     INSIDE,
@@ -26,6 +28,7 @@ from repromatrix.engines.container import (
     engine_env,
     mounts,
 )
+from repromatrix.engines.loaded import loaded
 from repromatrix.envs import base, image
 from repromatrix.envs.daemon import LABEL, Daemon, address, connect, daemon_errors
 from repromatrix.envs.wheels import WheelStore
@@ -64,6 +67,7 @@ class DockerEngine(Engine):
         self._connected: Daemon | None = None
         self._info: dict[str, Any] = {}
         self._refused: set[str] = set()  # keys of REFUSED, as containers that did not start have shown
+        self._built: dict[str, str] = {}  # what an image's CUDA plugin was built with
 
     # ---- is it there ----
 
@@ -95,6 +99,11 @@ class DockerEngine(Engine):
                 self._connected = daemon
             return self._connected
 
+    def gpu_access(self) -> Access:
+        self._daemon()
+        refused = not self._refused.isdisjoint(NO_DRIVER)
+        return access(self._info, find_specifications(self._info), hook=hook_installed(), refused=refused)
+
     # ---- environments ----
 
     def basis(self, python: str, listener: Listener, *, offline: bool = False) -> str:
@@ -125,16 +134,9 @@ class DockerEngine(Engine):
 
     def run(self, prepared: Prepared, attempt: Attempt, cancel: threading.Event) -> Raw:
         daemon = self._daemon()
-        write_spec(
-            attempt,
-            python=PYTHON,
-            root=INSIDE,
-            stacks=READ_STACKS,
-            tools=TOOLS if attempt.tools is not None else None,
-            env=engine_env(attempt),
-            watch_stdin=False,
-            own_cgroup=True,
-        )
+        if attempt.gpus and not (gpus := self.gpu_access()).how:
+            return Raw(infra=gpus.why)
+        self._write_spec(attempt)
         container = f"repromatrix-{re.sub(r'[^A-Za-z0-9_.-]', '_', attempt.id)}-{secrets.token_hex(4)}"
         notes: list[str] = []
         try:
@@ -143,11 +145,36 @@ class DockerEngine(Engine):
             except InfraError as error:
                 return self._failed(error)
             notes += filter(None, (REFUSED[what] for what in sorted(self._refused)))
-            why = self._follow(daemon, container, attempt, cancel)
+            with loaded(attempt, prepared.lock) as seen:
+                why = self._follow(daemon, container, attempt, cancel)
             raw = self._verdict(daemon, container, attempt, why)
+            notes += [*self._gpu_notes(daemon, prepared, attempt), *seen.notes()]
         finally:
             notes += self._remove(daemon, container)
         return replace(raw, notes=(*raw.notes, *notes))
+
+    def _write_spec(self, attempt: Attempt) -> None:
+        write_spec(
+            attempt,
+            python=PYTHON,
+            root=INSIDE,
+            stacks=READ_STACKS,
+            tools=TOOLS if attempt.tools is not None else None,
+            env=engine_env(attempt, self._access(attempt)),
+            watch_stdin=False,
+            own_cgroup=True,
+        )
+
+    def _access(self, attempt: Attempt) -> Access:
+        """How this attempt gets GPUs; one without any asks nobody."""
+        return self.gpu_access() if attempt.gpus else Access("", "")
+
+    def _gpu_notes(self, daemon: Daemon, prepared: Prepared, attempt: Attempt) -> list[str]:
+        if not attempt.gpus:
+            return []
+        if prepared.location not in self._built:
+            self._built[prepared.location] = in_image(daemon, self._host, prepared.location, PYTHON, owner())
+        return [f"GPUs by {self.gpu_access().why}", *filter(None, [self._built[prepared.location]])]
 
     def _failed(self, error: InfraError) -> Raw:
         """An attempt that never started; raises where the whole daemon is gone."""
@@ -190,6 +217,10 @@ class DockerEngine(Engine):
                 if what is None or what in refused:
                     raise
                 self._refused.add(what)
+                if what in NO_DRIVER:
+                    if not (gpus := self.gpu_access()).how:
+                        raise InfraError(gpus.why, where=self._host) from error
+                    self._write_spec(attempt)  # the driver's libraries lie elsewhere now
             if trouble := self._remove(daemon, container):
                 raise InfraError(trouble[0], where=self._host)
 
@@ -199,9 +230,13 @@ class DockerEngine(Engine):
         from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
         api = daemon.api
-        options = Options.of(self._info, refused)
+        options = Options.of(self._info, refused, self._access(attempt))
         # All of them, since CUDA_VISIBLE_DEVICES chooses: the same indices then hold in every engine.
-        gpus = [DeviceRequest(count=-1, capabilities=[["gpu"]])] if attempt.gpus else None
+        every = (
+            DeviceRequest(driver="cdi", device_ids=list(options.gpus.devices))
+            if options.gpus.devices
+            else DeviceRequest(count=-1, capabilities=[["gpu"]])
+        )
         host = api.create_host_config(
             init=options.init,
             network_mode="none",
@@ -215,7 +250,7 @@ class DockerEngine(Engine):
             ulimits=[Ulimit(name=name, soft=value, hard=value) for name, value in options.ulimits.items()],
             log_config=LogConfig(type="none"),
             userns_mode=options.userns,
-            device_requests=gpus,
+            device_requests=[every] if attempt.gpus else None,
             # Mounts, not binds: a folder that the daemon does not see is an error instead of a new empty folder.
             mounts=[
                 Mount(inside, str(outside), type="bind", read_only=read_only)
@@ -321,7 +356,9 @@ class DockerEngine(Engine):
     # ---- by hand, and afterwards ----
 
     def command(self, prepared: Prepared, attempt: Attempt) -> str:
-        return command(prepared.location, attempt, Options.of(self._info, frozenset(self._refused)))
+        return command(
+            prepared.location, attempt, Options.of(self._info, frozenset(self._refused), self._access(attempt))
+        )
 
     def reap(self) -> list[str]:
         daemon = self._daemon()

@@ -1,8 +1,11 @@
 """Jobs with dependencies and token demands, run on threads in the order given.
 
 A token stands for a share of something limited: a CPU, a GPU, the network, a build. One job that fails stops only those
-that need it. The first job in line that does not fit reserves its tokens, so a job that wants the whole host starts as
-soon as those before it have ended, while jobs that want other things fill the rest.
+that need it. The first job in line that does not fit reserves all its tokens, each other one what it lacks: so a job
+that wants the whole host starts as soon as those before it have ended, while jobs that want other things fill the rest.
+
+GPUs are looked at before a job gets them and after it: one that broke stays out, one that a stranger works on is not
+granted until he has gone, which is asked where the others do not suffice. A job for which too few are left is given up.
 """
 
 from __future__ import annotations
@@ -10,9 +13,13 @@ from __future__ import annotations
 import heapq
 import queue
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+
+from repromatrix.engines.fitness import Fitness, Unfit
+from repromatrix.errors import InfraError
 
 GPU = "gpu"
 """The token that is handed out by index: a job is told which GPUs are its own."""
@@ -47,7 +54,8 @@ class Done:
     """How a job ended.
 
     Attributes:
-        error: What it raised, or None. For a job that never ran, the error of the job it needed.
+        error: What it raised, or None. For a job that never ran, the error of the job it needed, or an `InfraError`
+            that says what is wrong with the GPUs.
         cause: Name of the failed job because of which it never ran, or `cancelled`; empty if it ran.
     """
 
@@ -69,10 +77,12 @@ class Scheduler:
 
     Args:
         capacity: Tokens of each kind; a kind that is absent has none.
+        gpus: Who knows the GPUs; None = all are alike and fit.
     """
 
-    def __init__(self, capacity: Mapping[str, int]) -> None:
+    def __init__(self, capacity: Mapping[str, int], gpus: Fitness | None = None) -> None:
         self.capacity = dict(capacity)
+        self.gpus = gpus or Fitness()
 
     def run(self, jobs: Iterable[Job], on_done: Callable[[Done], object], cancel: threading.Event) -> dict[str, Done]:
         """Run every job whose needs succeed; returns when nothing runs any more.
@@ -91,7 +101,7 @@ class Scheduler:
                 wait for them.
             Exception: What `on_done` raised, after the running jobs have ended.
         """
-        state = _State(list(jobs), self.capacity)
+        state = _State(list(jobs), self.capacity, self.gpus)
         results: dict[str, Done] = {}
         trouble: list[BaseException] = []
         finished = threading.Event()
@@ -124,30 +134,64 @@ class Scheduler:
         return results
 
 
-def _coordinate(state: _State, report: Callable[[Done], None], cancel: threading.Event) -> None:
-    ended: queue.SimpleQueue[tuple[Job, Grant, Done]] = queue.SimpleQueue()
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """A job with what it is granted.
 
-    def work(job: Job, grant: Grant) -> None:
+    Attributes:
+        asks: Not the job is to be done, but its GPUs, all of them strangers', are looked at; it holds nothing else.
+    """
+
+    job: Job
+    grant: Grant
+    asks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """A job that has given back its tokens.
+
+    Attributes:
+        done: How it ended; None where it was not started, for what speaks against its GPUs.
+        unfit: What that is. After a job that ran: what broke meanwhile.
+    """
+
+    start: _Start
+    done: Done | None
+    unfit: Unfit = Unfit()  # noqa: RUF009
+
+
+def _coordinate(state: _State, report: Callable[[Done], None], cancel: threading.Event) -> None:
+    ended: queue.SimpleQueue[_End] = queue.SimpleQueue()
+
+    def work(start: _Start) -> None:
+        job, gpus = start.job, start.grant.gpus
         try:
-            job.run(grant)
+            unfit = state.fitness.settled(gpus, cancel)
+            if cancel.is_set():
+                ended.put(_End(start, Done(job.name, cause=CANCELLED)))
+                return
+            if unfit or start.asks:
+                ended.put(_End(start, None, unfit))
+                return
+            job.run(start.grant)
             done = Done(job.name)
         except BaseException as error:  # whatever it is, the scheduler must hear that this job has ended
             done = Done(job.name, error=error)
-        ended.put((job, grant, done))
+        ended.put(_End(start, done, _broken(state.fitness, gpus)))
 
     def start() -> None:
         while not cancel.is_set() and (chosen := state.next()) is not None:
-            job, grant = chosen
             try:
                 # Daemonic, so that a second Ctrl-C ends the process even when a job does not look at `cancel`.
-                threading.Thread(target=work, args=(job, grant), name=job.name, daemon=True).start()
+                threading.Thread(target=work, args=(chosen,), name=chosen.job.name, daemon=True).start()
             except RuntimeError as error:  # the host has no thread left
-                ended.put((job, grant, Done(job.name, error=error)))
+                ended.put(_End(chosen, Done(chosen.job.name, error=error)))
 
     try:
         start()
         while state.running:
-            for done in state.end(*ended.get()):
+            for done in state.end(ended.get()):
                 report(done)
             start()
         for name in state.unstarted():
@@ -155,18 +199,29 @@ def _coordinate(state: _State, report: Callable[[Done], None], cancel: threading
     except BaseException:
         cancel.set()
         while state.running:
-            state.end(*ended.get())
+            state.end(ended.get())
         raise
+
+
+def _broken(fitness: Fitness, gpus: tuple[int, ...]) -> Unfit:
+    """What broke of a job's GPUs meanwhile; a stranger is looked for before the next one."""
+    try:
+        return Unfit(fitness.look(gpus).broken)
+    except BaseException as error:
+        return Unfit(dict.fromkeys(gpus, f"it cannot be looked at: {error!r}"))
 
 
 class _State:
     """Which jobs wait, are ready, or run, and what is free; no thread of its own."""
 
-    def __init__(self, jobs: list[Job], capacity: Mapping[str, int]) -> None:
+    def __init__(self, jobs: list[Job], capacity: Mapping[str, int], fitness: Fitness) -> None:
         _check(jobs, capacity)
-        self.free = dict(capacity)
-        self.gpus = list(range(capacity.get(GPU, 0)))
-        self.running = 0
+        self.fitness = fitness
+        self.free = {kind: count for kind, count in capacity.items() if kind != GPU}
+        self.gpus = set(range(capacity.get(GPU, 0)))
+        self.left = len(self.gpus)
+        self.unfit = Unfit()
+        self.running: set[str] = set()
         self.jobs = {job.name: job for job in jobs}
         self.place = {job.name: index for index, job in enumerate(jobs)}
         self.waits_for = {job.name: len(job.needs) for job in jobs}
@@ -183,42 +238,93 @@ class _State:
         demand = frozenset(self.jobs[name].tokens.items())
         heapq.heappush(self.ready.setdefault(demand, []), (self.place[name], name))
 
-    def next(self) -> tuple[Job, Grant] | None:
+    def next(self) -> _Start | None:
         """Take the first job in line that may start, with what it is granted."""
-        reserved: Mapping[str, int] = {}
+        reserved: Counter[str] = Counter()
         for line in sorted((line for line in self.ready.values() if line), key=lambda line: line[0]):
             job = self.jobs[line[0][1]]
-            if all(
-                count <= self.free.get(kind, 0) - reserved.get(kind, 0) for kind, count in job.tokens.items() if count
-            ):
+            if not self._suffice(job):
+                if asked := self.gpus & self.unfit.taken.keys():
+                    heapq.heappop(line)
+                    return self._hold(_Start(job, Grant(tuple(sorted(asked))), asks=True))
+                continue  # another job asks already
+            lacks = {kind: n for kind, n in job.tokens.items() if n and n > self._free(kind) - reserved[kind]}
+            if not lacks:
                 heapq.heappop(line)
                 return self._grant(job)
-            reserved = reserved or job.tokens
+            reserved.update(lacks if reserved else job.tokens)
         return None
 
-    def _grant(self, job: Job) -> tuple[Job, Grant]:
-        for kind, count in job.tokens.items():
-            self.free[kind] = self.free.get(kind, 0) - count
-        wanted = job.tokens.get(GPU, 0)
-        grant, self.gpus = Grant(tuple(self.gpus[:wanted])), self.gpus[wanted:]
-        self.running += 1
-        return job, grant
+    def _free(self, kind: str) -> int:
+        return len(self.gpus - self.unfit.taken.keys()) if kind == GPU else self.free.get(kind, 0)
 
-    def end(self, job: Job, grant: Grant, done: Done) -> list[Done]:
-        """Take back what `job` held; its `done`, followed by those of the jobs that can no longer run."""
-        self.running -= 1
+    def _suffice(self, job: Job) -> bool:
+        """Whether there are GPUs enough, free or not, that are neither broken nor taken."""
+        return self.left - len(self.unfit.taken) >= job.tokens.get(GPU, 0)
+
+    def _grant(self, job: Job) -> _Start:
         for kind, count in job.tokens.items():
-            self.free[kind] += count
-        self.gpus = sorted([*self.gpus, *grant.gpus])
-        del self.waits_for[job.name]
+            if kind != GPU and count:
+                self.free[kind] -= count
+        wanted = job.tokens.get(GPU, 0)
+        gpus = self.fitness.choose(self.gpus - self.unfit.taken.keys(), wanted) if wanted else ()
+        return self._hold(_Start(job, Grant(gpus)))
+
+    def _hold(self, start: _Start) -> _Start:
+        self.gpus -= set(start.grant.gpus)
+        self.running.add(start.job.name)
+        return start
+
+    def end(self, end: _End) -> list[Done]:
+        """Take back what a job held; how it ended, followed by those that can no longer run."""
+        job, done = end.start.job, end.done
+        self.running.remove(job.name)
+        for kind, count in job.tokens.items():
+            if kind != GPU and count and not end.start.asks:
+                self.free[kind] += count
+        self._take_back(end.start.grant.gpus, end.unfit)
+        if done is None and self._suffice(job):
+            self._make_ready(job.name)
+            ended = []
+        else:
+            ended = self._ended(done or Done(job.name, error=self._too_few(job)))
+        return [*ended, *(self._too_large() if end.unfit.broken else ())]
+
+    def _take_back(self, gpus: tuple[int, ...], unfit: Unfit) -> None:
+        taken = {gpu: why for gpu, why in self.unfit.taken.items() if gpu not in gpus}
+        self.unfit = Unfit({**self.unfit.broken, **unfit.broken}, {**taken, **unfit.taken})
+        self.gpus |= set(gpus) - unfit.broken.keys()
+        self.left -= len(unfit.broken)
+
+    def _ended(self, done: Done) -> list[Done]:
+        del self.waits_for[done.name]
         if not done.ok:
-            return [done, *(Done(name, error=done.error, cause=job.name) for name in self._give_up(job.name))]
-        for name in self.dependents.get(job.name, ()):
+            return [done, *(Done(name, error=done.error, cause=done.name) for name in self._give_up(done.name))]
+        for name in self.dependents.get(done.name, ()):
             if name in self.waits_for:
                 self.waits_for[name] -= 1
                 if self.waits_for[name] == 0:
                     self._make_ready(name)
         return [done]
+
+    def _too_large(self) -> list[Done]:
+        """Give up what wants more GPUs than are left."""
+        ended: list[Done] = []
+        for name in list(self.waits_for):
+            job = self.jobs[name]
+            if name in self.waits_for and name not in self.running and job.tokens.get(GPU, 0) > self.left:
+                ended += self._ended(Done(name, error=self._too_few(job)))
+        for demand, line in self.ready.items():
+            if dict(demand).get(GPU, 0) > self.left:
+                line.clear()
+        return ended
+
+    def _too_few(self, job: Job) -> InfraError:
+        wanted, fit = job.tokens.get(GPU, 0), self.left - len(self.unfit.taken)
+        are = "are" if fit != 1 else "is"
+        return InfraError(
+            f"needs {wanted} GPU{'s' * (wanted != 1)}, and {fit or 'none'} {are} fit: {self.unfit.words()}"
+        )
 
     def _give_up(self, failed: str) -> list[str]:
         """Everything that needs `failed`, directly or through others, and is not given up already."""

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from repromatrix.engines.attempt import (
@@ -29,6 +30,9 @@ from repromatrix.engines.attempt import (
     write_spec,
 )
 from repromatrix.engines.base import ISOLATION, Attempt, Engine, Prepared, Raw
+from repromatrix.engines.built import in_venv
+from repromatrix.engines.cdi import beyond_the_loader
+from repromatrix.engines.loaded import loaded
 from repromatrix.envs.interpreter import obtain_python, require_python
 from repromatrix.envs.model import Lock
 from repromatrix.envs.venv import known, materialise
@@ -91,13 +95,16 @@ class VenvEngine(Engine):
                     watch_stdin=True,
                     own_cgroup=False,
                 )
-                status, said = _supervise(python, attempt, cancel)
+                with loaded(attempt, prepared.lock) as seen:
+                    status, said = _supervise(python, attempt, cancel)
         except InfraError as error:
             return Raw(infra=error.line)
         except OSError as error:
             return Raw(infra=f"cannot start the supervisor: {error}")
         if status == 0:
             raw = read_raw(attempt.folder, attempt.id)
+            built = filter(None, [in_venv(python)] if attempt.gpus else [])
+            raw = replace(raw, notes=(*raw.notes, *built, *seen.notes()))
             return Raw(infra=CANCELLED) if raw.infra and cancel.is_set() else raw
         ours = marks(attempt)
         _end_all(lambda mark: mark == (ours[ATTEMPT_MARK], ours[OWNER_MARK]))
@@ -135,7 +142,18 @@ def _engine_env(prepared: Prepared, attempt: Attempt) -> dict[str, str]:
         "PATH": f"{prepared.location}/bin:/usr/local/bin:/usr/bin:/bin",
         "VIRTUAL_ENV": prepared.location,
         "CUDA_VISIBLE_DEVICES": ",".join(map(str, devices)),
+        **(_gpu_env(prepared, attempt) if attempt.gpus else {}),
     }
+
+
+def _gpu_env(prepared: Prepared, attempt: Attempt) -> dict[str, str]:
+    """Where the host's CUDA and driver are, as far as the loader does not know it by itself."""
+    found = {} if attempt.cuda is None else attempt.cuda.variables(lambda folder: folder)
+    if driver := beyond_the_loader():
+        found["LD_LIBRARY_PATH"] = ":".join(filter(None, (found.get("LD_LIBRARY_PATH"), driver)))
+    if tools := found.get("CUDA_ROOT"):
+        found["PATH"] = f"{prepared.location}/bin:{tools}/bin:/usr/local/bin:/usr/bin:/bin"
+    return found
 
 
 def _supervise(python: str, attempt: Attempt, cancel: threading.Event) -> tuple[int, str]:

@@ -132,6 +132,26 @@ def resolve_base(matrix: Matrix, python: str, daemon: Daemon, store: Path, liste
     return _remember(chosen, base, store)
 
 
+def restored_name(reference: str) -> str:
+    """What an official image is called that came out of an archive: `repromatrix-base:<digest>`.
+
+    Only a pull gives an image its registry's digest, so that no engine finds a loaded one by its reference.
+    """
+    return f"repromatrix-base:{reference.rpartition('@sha256:')[2]}"
+
+
+def local_name(base: BaseImage, daemon: Daemon) -> str:
+    """The name under which the engine has `base`: its reference, or `restored_name`.
+
+    Raises:
+        InfraError: The engine does not answer.
+    """
+    if "@sha256:" not in base.reference or _has(base.reference, daemon):
+        return base.reference
+    restored = restored_name(base.reference)
+    return restored if _has(restored, daemon) else base.reference
+
+
 def resolve_digests(matrix: Matrix, host: str) -> dict[str, str]:
     """What the tags of the official images stand for today: reference with digest, by Python version.
 
@@ -161,16 +181,21 @@ def _official(reference: str, python: str) -> BaseImage:
 
 def _obtain(reference: str, daemon: Daemon, listener: Listener) -> str:
     """Make sure that the engine has the image; returns why not, or nothing."""
+    if _has(reference, daemon) or _has(restored_name(reference), daemon):
+        return ""
+    why, _ = _ask_registry(reference, daemon.host)
+    return why or _pull(reference, daemon, listener)
+
+
+def _has(reference: str, daemon: Daemon) -> bool:
     from docker.errors import ImageNotFound
 
     with daemon_errors(daemon.host, f"look for {reference}"):
         try:
             daemon.api.inspect_image(reference)  # type: ignore[no-untyped-call]  # the stubs leave it bare
-            return ""
         except ImageNotFound:
-            pass
-    why, _ = _ask_registry(reference, daemon.host)
-    return why or _pull(reference, daemon, listener)
+            return False
+    return True
 
 
 def _ask_registry(reference: str, host: str) -> tuple[str, str]:

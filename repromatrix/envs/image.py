@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from repromatrix import __version__
-from repromatrix.envs.base import BaseImage
+from repromatrix.envs.base import BaseImage, local_name
 from repromatrix.envs.command import run_command
 from repromatrix.envs.daemon import LABEL, Daemon, daemon_errors, trouble
 from repromatrix.envs.disk import write_text
@@ -179,12 +179,26 @@ def build(
                 wheels.mkdir()
                 _lay_out(lock, base, store, daemon, listener, wheels)
                 _write_folder(lock, base, files)
-                image = _buildx(lock, base, daemon, wheels, files, iid, task, cancel)
+                image = called(_buildx(lock, base, daemon, wheels, files, iid, task, cancel), lock, base, daemon)
         except BaseException:
             task.finish("failed")
             raise
         task.finish(image.removeprefix("sha256:")[:12])
     return image
+
+
+def called(built: str, lock: Lock, base: BaseImage, daemon: Daemon) -> str:
+    """What the engine calls the image that BuildKit calls `built`: on containerd's store they may differ."""
+    from docker.errors import ImageNotFound
+
+    with daemon_errors(daemon.host, f"look at the image of {lock.id}"):
+        try:
+            return str(daemon.api.inspect_image(built)["Id"])  # type: ignore[no-untyped-call]  # bare stubs
+        except ImageNotFound:
+            pass
+    if (found := known(lock, base, daemon)) is None:
+        raise InfraError(f"the Docker daemon does not know the image of {lock.id} that it built", where=daemon.host)
+    return found
 
 
 @contextmanager
@@ -263,7 +277,7 @@ def _compile_in_base(base: BaseImage, daemon: Daemon, wheels: list[Path], folder
     for path in wheels:
         argv += ["--mount", f"type=bind,source={path},target=/mnt/{path.name},readonly"]
         inside.append(f"/mnt/{path.name}")
-    argv += [base.reference, "python3", "/mnt/pack_core.py", "/out", *inside]
+    argv += [local_name(base, daemon), "python3", "/mnt/pack_core.py", "/out", *inside]
     status, output = run_command(argv, timeout=BUILD_TIMEOUT, hint="install Docker's command line client")
     if status:
         raise trouble(output[-2000:], f"compile the wheels of {lock.id}", daemon.host)
@@ -282,6 +296,8 @@ def _buildx(
     argv = ["docker", "--host", daemon.host, "buildx", "build", "--builder=default", "--progress=plain", "--load"]
     argv += ["--provenance=false", "--network=none", f"--build-context=wheels={wheels}", f"--iidfile={iid}"]
     argv += [f"--build-arg=BASE={base.reference}", f"--build-arg=SOURCE_DATE_EPOCH={_epoch(lock)}"]
+    if (local := local_name(base, daemon)) != base.reference:
+        argv += [f"--build-context={base.reference}=docker-image://{local}"]
     argv += [f"--tag={tag(lock)}", str(files)]
     done: set[str] = set()
 

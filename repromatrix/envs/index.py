@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypedDict, cast
@@ -23,7 +23,7 @@ from urllib.parse import unquote, urlsplit
 import uv
 
 from repromatrix.envs.disk import write_text
-from repromatrix.envs.model import Locked
+from repromatrix.envs.model import Locked, Wheel
 from repromatrix.envs.network import DEFAULT_INDEX, EXTRA_INDEX, redact, uv_environment, with_credentials
 from repromatrix.errors import InfraError
 from repromatrix.spec.model import Matrix
@@ -328,24 +328,33 @@ def release_time(name: str, version: str, store: Path | None = None, matrix: Mat
     return times[0]
 
 
-def addresses(lock: Locked, matrix: Matrix | None = None, cancel: threading.Event | None = None) -> dict[str, str]:
-    """Where the index serves the wheels of `lock`: URL by SHA-256, with credentials where the index has some.
+def pinned(
+    wheels: Collection[Wheel],
+    python: str,
+    platform: str,
+    matrix: Matrix | None = None,
+    cancel: threading.Event | None = None,
+    *,
+    fresh: bool = False,
+) -> Resolution:
+    """What the index has of the releases of `wheels`, no project in two versions; what it lacks is left out.
 
-    Yanked wheels are found. A hash that is absent from the answer is no longer served: it can come from a store or an
-    archive only. The URLs may hold a password: `redact` them before they are shown.
+    Args:
+        fresh: Ask past uv's cache, which takes a page for fresh for ten minutes.
 
     Raises:
-        InfraError: The index does not answer, or has none of these packages.
+        InfraError: The index does not answer.
     """
-    indexes = extra_indexes(matrix, [wheel.version for wheel in lock.wheels])
-    pins = {wheel.name: f"{wheel.name}=={wheel.version}" for wheel in lock.wheels}
+    pins = {wheel.name: f"{wheel.name}=={wheel.version}" for wheel in wheels}
+    indexes = extra_indexes(matrix, [wheel.version for wheel in wheels])
+    options = ["--no-deps", *(["--refresh"] if fresh else [])]
     while pins:
         try:
-            resolved = compile_requirements(
+            return compile_requirements(
                 list(pins.values()),
-                python=lock.python,
-                platform=lock.platform,
-                options=["--no-deps"],
+                python=python,
+                platform=platform,
+                options=options,
                 indexes=indexes,
                 cancel=cancel,
             )
@@ -361,7 +370,20 @@ def addresses(lock: Locked, matrix: Matrix | None = None, cancel: threading.Even
             if not gone & pins.keys():
                 raise
             pins = {name: pin for name, pin in pins.items() if name not in gone}
-            continue
-        wanted = {wheel.sha256 for wheel in lock.wheels}
-        return {f.sha256: f.url for package in resolved.packages for f in package.files if f.sha256 in wanted}
-    raise InfraError(f"the index has none of the packages of {lock.id}", hint=_INDEX_HINT)
+    return Resolution((), "")
+
+
+def addresses(lock: Locked, matrix: Matrix | None = None, cancel: threading.Event | None = None) -> dict[str, str]:
+    """Where the index serves the wheels of `lock`: URL by SHA-256, with credentials where the index has some.
+
+    Yanked wheels are found. A hash that is absent from the answer is no longer served: it can come from a store or an
+    archive only. The URLs may hold a password: `redact` them before they are shown.
+
+    Raises:
+        InfraError: The index does not answer, or has none of these packages.
+    """
+    resolved = pinned(lock.wheels, lock.python, lock.platform, matrix, cancel)
+    if not resolved.packages:
+        raise InfraError(f"the index has none of the packages of {lock.id}", hint=_INDEX_HINT)
+    wanted = {wheel.sha256 for wheel in lock.wheels}
+    return {f.sha256: f.url for package in resolved.packages for f in package.files if f.sha256 in wanted}

@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from repromatrix.envs.index import addresses
 from repromatrix.envs.lockfile import read_impossible, read_lock, render_lock, write_impossible, write_lock
 from repromatrix.envs.model import Impossible, Lock
 from repromatrix.envs.resolve import resolve
+from repromatrix.envs.upstream import Loss, losses
+from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError, InputErrors, UserError
 from repromatrix.events import Listener, Silent
 from repromatrix.project import Project
@@ -122,7 +123,7 @@ class Drift:
 
     Attributes:
         environment: Id.
-        kind: `missing`, `invalid`, `differs`, `vanished`, `yanked` or `stale`.
+        kind: `missing`, `invalid`, `differs`, `stale`, or what became of a wheel: `vanished`, `replaced`, `yanked`.
         detail: One sentence.
     """
 
@@ -132,8 +133,8 @@ class Drift:
 
     @property
     def serious(self) -> bool:
-        """Whether `lock --check` fails: a yanked wheel still installs, and a stale file harms nobody."""
-        return self.kind not in ("stale", "yanked")
+        """Whether `lock --check` fails: a stale file harms nobody. A yanked wheel still installs, while it is there."""
+        return self.kind != "stale"
 
     def as_dict(self) -> dict[str, str | bool]:
         return {
@@ -147,16 +148,6 @@ class Drift:
         return f"{self.environment}: {self.kind}: {self.detail}"
 
 
-class _Notes(Silent):
-    """Keeps the warnings of one resolution."""
-
-    def __init__(self) -> None:
-        self.warnings: list[str] = []
-
-    def warn(self, message: str) -> None:
-        self.warnings.append(message)
-
-
 def check(
     environments: Iterable[Environment],
     matrix: Matrix,
@@ -165,7 +156,9 @@ def check(
     *,
     described: Collection[str] | None = None,
 ) -> list[Drift]:
-    """Resolve every environment again and compare with the committed locks; writes nothing.
+    """Resolve every environment again and compare with the committed locks, whose wheels are asked for one by one.
+
+    Writes nothing.
 
     Args:
         environments: To be resolved.
@@ -178,14 +171,30 @@ def check(
     wanted = list(dict.fromkeys(environments))
     impossible = read_impossible(project.locks)
     cancel = threading.Event()
+    locks: dict[Environment, Lock] = {}
+    unread: dict[Environment, Drift] = {}
+    for environment in wanted:
+        path = project.locks / f"{environment.id}.txt"
+        try:
+            if path.is_file():
+                locks[environment] = read_lock(path, environment)
+            elif environment.id not in impossible:
+                unread[environment] = Drift(environment.id, "missing", f"run invoke lock --env {environment.id}")
+        except UserError as error:
+            unread[environment] = Drift(environment.id, "invalid", str(error))
+    lost = losses((wheel for lock in locks.values() for wheel in lock.wheels), matrix, listener, cancel)
 
     def work(environment: Environment) -> list[Drift]:
+        if environment in unread:
+            return [unread[environment]]
         task = listener.start("lock", environment.id)
         try:
-            found = _drift(environment, matrix, project, impossible.get(environment.id), cancel)
+            new = resolve(environment, matrix, project.store, Silent(), cancel)
         finally:
             task.finish()
-        return found
+        if environment not in locks:
+            return _possible_now(new, impossible[environment.id])
+        return [*_lost(locks[environment], lost, project), *_differs(locks[environment], new)]
 
     found = [drift for drifts in _each(wanted, work, cancel) for drift in drifts]
     ids = {environment.id for environment in wanted} if described is None else set(described)
@@ -194,35 +203,29 @@ def check(
     return found
 
 
-def _drift(
-    environment: Environment, matrix: Matrix, project: Project, impossible: str | None, cancel: threading.Event
-) -> list[Drift]:
-    name = environment.id
-    path = project.locks / f"{name}.txt"
-    if not path.is_file() and impossible is None:
-        return [Drift(name, "missing", f"run invoke lock --env {name}")]
-    old: Lock | None = None
-    if path.is_file():
-        try:
-            old = read_lock(path, environment)
-        except UserError as error:
-            return [Drift(name, "invalid", str(error))]
-    notes = _Notes()
-    new = resolve(environment, matrix, project.store, notes, cancel)
-    if old is None:
-        if isinstance(new, Lock):
-            return [Drift(name, "differs", f"is remembered as impossible ({impossible}) and resolves now")]
-        return []
-    found = [Drift(name, "yanked", text) for text in notes.warnings if "withdrawn" in text]
-    if isinstance(new, Lock) and render_wheels(new) == render_wheels(old):
-        return found
-    served = addresses(old, matrix, cancel)
-    gone = [wheel.filename for wheel in old.wheels if wheel.sha256 not in served]
-    if gone:
-        found.append(Drift(name, "vanished", f"the index no longer serves {', '.join(gone)}"))
+def _possible_now(new: Lock | Impossible, reason: str) -> list[Drift]:
     if isinstance(new, Impossible):
-        return [*found, Drift(name, "differs", f"can no longer be resolved: {new.reason}")]
-    return [*found, Drift(name, "differs", _difference(old, new))]
+        return []
+    return [Drift(new.id, "differs", f"is remembered as impossible ({reason}) and resolves now")]
+
+
+def _lost(lock: Lock, lost: Iterable[Loss], project: Project) -> list[Drift]:
+    """What became of the wheels of `lock`, and whether the store still has them."""
+    store, mine = WheelStore(project.store), {wheel.sha256 for wheel in lock.wheels}
+    found = []
+    for loss in lost:
+        if loss.wheel.sha256 in mine:
+            here = "in the store" if store.path(loss.wheel) else "not in the store"
+            found.append(Drift(lock.id, loss.kind, f"{loss}; it is {here}"))
+    return found
+
+
+def _differs(old: Lock, new: Lock | Impossible) -> list[Drift]:
+    if isinstance(new, Impossible):
+        return [Drift(old.id, "differs", f"can no longer be resolved: {new.reason}")]
+    if render_wheels(new) == render_wheels(old):
+        return []
+    return [Drift(old.id, "differs", _difference(old, new))]
 
 
 def render_wheels(lock: Lock) -> str:

@@ -101,6 +101,17 @@ def write_lock(lock: Lock, folder: Path) -> Path:
     return path
 
 
+def keep_lock(lock: Lock, store: Path) -> None:
+    """Note in the store which wheels `lock` names, by its hash: a result refers to it when its file has long changed.
+
+    Raises:
+        InfraError: It cannot be written.
+    """
+    path = store / "locks" / f"{lock.hash}.txt"
+    if not path.is_file():
+        write_text(path, render_lock(lock))
+
+
 @dataclass(slots=True)
 class Content:
     """What a file of wheels says, and every mistake in it.

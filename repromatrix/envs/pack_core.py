@@ -6,7 +6,7 @@ sources of jax 0.6.2 get other line tables or jumps, numpy 2.3.0 none), with the
 Standard library only, Python 3.9 or newer, and no import of this project: the image builder copies this one file into
 the build context, so that whoever has no store builds the same layers from the network:
 
-    python3 pack_core.py OUT WHEEL...      writes OUT/<wheel file name>.tar for the interpreter that runs it
+    python3 pack_core.py [--no-bytecode] OUT WHEEL...   writes OUT/<wheel file name>.tar for the Python that runs it
 
 No code of a wheel is ever executed: sources are compiled, not imported.
 """
@@ -315,8 +315,11 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--compile"]:
         json.dump(compile_shard(arguments[1], Path(arguments[2]), int(arguments[3]), int(arguments[4])), sys.stdout)
         return 0
+    interpreter: str | None = sys.executable
+    if arguments[:1] == ["--no-bytecode"]:
+        interpreter, arguments = None, arguments[1:]
     if len(arguments) < 2 or re.match("-", arguments[0]):
-        sys.stderr.write("usage: python3 pack_core.py OUT WHEEL...\n")
+        sys.stderr.write("usage: python3 pack_core.py [--no-bytecode] OUT WHEEL...\n")
         return 2
     out = Path(arguments[0])
     out.mkdir(parents=True, exist_ok=True)
@@ -325,7 +328,7 @@ def main(arguments: list[str]) -> int:
         root = Path(tempfile.mkdtemp(dir=out))
         try:
             with wheel.open("rb") as source:
-                build_tree(source, root, python, sys.executable)
+                build_tree(source, root, python, interpreter)
             with (out / f"{wheel.name}.tar").open("wb") as tar:
                 write_tar(root, tar)
         except (BadWheel, CompilerFailed) as error:

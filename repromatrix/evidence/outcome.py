@@ -29,6 +29,31 @@ _COMPILED = re.compile(r"(?m)^compiled in \d")
 _UNABLE = ("cannot compile without a device: ", "not installed: ")
 """What these programs print before they end with `SKIP`."""
 
+_NO_GPU = re.compile(
+    r"(?:failed call to cuInit|Driver/library version mismatch|kernel version \S+ does not match DSO version"
+    r"|CUDA driver version is insufficient for CUDA runtime version|no supported devices found for platform CUDA"
+    r"|No visible GPU devices|CUDA_ERROR_(?:NO_DEVICE|DEVICE_UNAVAILABLE|DEVICE_NOT_LICENSED|SYSTEM_\w+"
+    r"|COMPAT_NOT_SUPPORTED_ON_DEVICE|STUB_LIBRARY|ECC_UNCORRECTABLE|NVLINK_UNCORRECTABLE)\b)[^\n]*"
+)
+"""What says that the driver or a GPU of this host is at fault. Recorded with jax 0.4.30 to 0.10.2 where libcuda is
+missing (`UNKNOWN ERROR (303)`) or refuses. CUDA_ERROR_NOT_INITIALIZED is not among them: it was jax's own
+(jax-ml/jax#20722)."""
+
+_NO_CUDA = re.compile(
+    r"Unable to load \w+\. Is it installed\?|Could not find cuda drivers on your machine"
+    r"|Outdated \w+ installation found"
+)
+"""What says that a library of CUDA is not there or too old: jax 0.6.2 to 0.10.2 print the first two where libcudart
+does not load, with or without a driver. It is the host's fault where the libraries are the host's."""
+
+_NO_BACKEND = re.compile(
+    r"Unable to initialize backend '(?:cuda|gpu)'|[Bb]ackend '(?:cuda|gpu)' (?:is not in the list|failed to initialize)"
+    r"|Unknown backend:? '(?:cuda|gpu)'|Unable to use CUDA"
+)
+
+_MISMATCHED = re.compile(r"is not compatible with the installed jaxlib|Mismatched PJRT plugin")
+"""Wheels of the environment that do not go together: jax then leaves CUDA out, and says the same of the backend."""
+
 
 @dataclass(frozen=True, slots=True)
 class GradeContext:
@@ -43,6 +68,8 @@ class GradeContext:
         rules: The project's rules on signatures.
         tool: `COMPILE` or `PROBE` where that program runs instead of the script; else empty.
         compiled: What is known of the compiler's work; None where nothing was collected.
+        on_gpu: It runs on real GPUs.
+        host_cuda: CUDA's libraries are the host's, not the environment's.
     """
 
     env: tuple[tuple[str, str], ...] = ()
@@ -53,6 +80,8 @@ class GradeContext:
     rules: tuple[SignatureRule, ...] = ()
     tool: str = ""
     compiled: Compiled | None = None
+    on_gpu: bool = False
+    host_cuda: bool = False
 
     @classmethod
     def of(cls, cell: Cell, rules: Sequence[SignatureRule] = ()) -> GradeContext:
@@ -60,7 +89,19 @@ class GradeContext:
         values = " ".join(str(value) for _, value in cell.params)
         source = f"{cell.repro.source}\n{values}"
         tool = PROBE if cell.repro.probe else COMPILE if cell.described else ""
-        return cls(cell.env, source, cell.repro.witness, cell.timeout, cell.memory, tuple(rules), tool)
+        on_gpu = cell.target.partition(":")[0] == "gpu"
+        hosted = on_gpu and cell.environment.cuda.endswith("-local")
+        return cls(
+            env=cell.env,
+            source=source,
+            witness=cell.repro.witness,
+            timeout=cell.timeout,
+            memory=cell.memory,
+            rules=tuple(rules),
+            tool=tool,
+            on_gpu=on_gpu,
+            host_cuda=hosted,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +179,7 @@ def _judge(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdic
     failure = choose(raw.signal if raw.exit_status is None else None, raw.exit_status, stderr, stdout)
     if failure is not None and failure.kind == "flag" and (reason := _refused(failure, stderr, context)):
         return _Verdict(Outcome.SKIP, reason)
-    return _memory(raw, failure, context) or _failed(raw)
+    return _memory(raw, failure, context) or _without_gpu(raw, failure, stderr, context) or _failed(raw)
 
 
 def hung(timeout: float, words: str = "") -> str:
@@ -162,6 +203,11 @@ def _finished(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Ver
         return _Verdict(
             Outcome.INCONCLUSIVE, "exit 0, but nothing was compiled: the script ended before its program was"
         )
+    if context.on_gpu and not raw.device_memory and (cause := _no_gpu(bounded(stderr), context)):
+        return _Verdict(Outcome.INFRA, f"exit 0, but not on a GPU: {cause}")
+    if context.on_gpu and raw.gpus_idle:
+        # Without a device node jax takes the CPU, though JAX_PLATFORMS=cuda,cpu (0.4.38 to 0.10.2), and says nothing.
+        return _Verdict(Outcome.INCONCLUSIVE, "exit 0, but no memory of its GPUs was used: it ran on the CPU")
     if context.witness and (missing := lacking(context.witness, stdout, stderr, context.compiled)):
         return _Verdict(Outcome.INCONCLUSIVE, f"exit 0, but {missing}")
     if raw.oom_kills:
@@ -198,6 +244,25 @@ def _refused(failure: Failure, stderr: str, context: GradeContext) -> str:
     if failure.site == "value refused":
         return f"this version does not accept the value in {flags}"
     return f"XLA took {flags} for a file of flags, as it does not begin with --"
+
+
+def _without_gpu(raw: Raw, failure: Failure | None, stderr: str, context: GradeContext) -> _Verdict | None:
+    """The verdict where the host's GPU, driver or CUDA is what failed, and not what was run on it; else None."""
+    if not context.on_gpu or (failure is not None and failure.kind == "flag"):
+        return None
+    message = failure.message if failure is not None else ""
+    cause = _no_gpu(message, context)
+    if cause or raw.gpus_idle or _NO_BACKEND.search(message):
+        cause = _no_gpu(stderr, context) or cause  # cuInit's own words come first there
+    return _Verdict(Outcome.INFRA, f"the host's GPUs did not serve: {cause}, {_ended(raw)}") if cause else None
+
+
+def _no_gpu(text: str, context: GradeContext) -> str:
+    """What `text` says of a GPU, driver or CUDA of this host that is not there; empty where nothing."""
+    if _MISMATCHED.search(text):
+        return ""
+    found = _NO_GPU.search(text) or (_NO_CUDA.search(text) if context.host_cuda else None)
+    return found[0].strip()[:200] if found else ""
 
 
 def _memory(raw: Raw, failure: Failure | None, context: GradeContext) -> _Verdict | None:

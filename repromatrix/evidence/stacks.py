@@ -72,6 +72,20 @@ class Stacks:
     notes: tuple[str, ...] = ()
 
 
+_THREAD = re.compile(r"^Traceback for thread (\d+) ", re.MULTILINE)
+
+
+def thread_first(text: str, thread: int | None) -> str:
+    """A text of pystack with the stack of `thread` before those of the others, which mostly wait for work."""
+    starts = [*_THREAD.finditer(text)]
+    ends = [*(start.start() for start in starts[1:]), len(text)]
+    for start, end in zip(starts, ends, strict=False):  # without any start there is one end
+        if start[1] == str(thread):
+            head, own, rest = text[: starts[0].start()], text[start.start() : end], text[end:]
+            return "".join([head, own.rstrip("\n"), "\n\n", text[starts[0].start() : start.start()], rest])
+    return text
+
+
 def frames_for(stacks: Stacks, texts: Mapping[str, str], pid: int) -> tuple[str, ...]:
     """Frames, innermost first, of the thread that matters of the process `pid`; empty where nothing was read.
 

@@ -122,7 +122,8 @@ def _compared(column: Column) -> str:
     text = "No module was compiled."
     if column.reference is not None:
         cell = column.reference.cell
-        why = "the newest that is ok" if cell.outcome.value == "ok" else "the newest, since none is ok"
+        ok = cell.outcome.value == "ok"
+        why = "the newest that is ok" if ok else "the newest with HLO, since none that is ok has any"
         name = code(clip(column.module, 200)) or "without a name"
         text = f"Compared: module {name}, the largest in the reference, {code(cell.environment)} ({why})."
     if column.without:

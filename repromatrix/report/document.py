@@ -87,10 +87,12 @@ def write_json(path: Path | str, doc: Mapping[str, Any]) -> None:
 
 
 def exit_code(cells: Sequence[CellResult]) -> int:
-    """1 if a cell contradicts its claim or, with nothing claimed, failed; else 3 if any is infra; else 0.
+    """1 if a cell contradicts its claim or, with nothing claimed, failed; else 3 if one is infra or none ran; else 0.
 
-    1 before 3: a broken machine elsewhere must not hide a contradiction that was found.
+    1 before 3: a broken machine elsewhere must not hide a contradiction that was found. Where nothing ran at all, 0
+    would be taken for a verdict.
     """
     if any(contradicts(cell) for cell in cells):
         return 1
-    return 3 if any(cell.outcome is Outcome.INFRA for cell in cells) else 0
+    idle = bool(cells) and all(not cell.attempts and cell.as_expected is None for cell in cells)
+    return 3 if idle or any(cell.outcome is Outcome.INFRA for cell in cells) else 0

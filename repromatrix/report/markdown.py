@@ -48,19 +48,19 @@ def repro_page(repro: Repro, cells: Sequence[CellResult], run: RunInfo, limit: i
     sections = [
         Section(_heading(repro, cells)),
         about(repro),
-        *(_table(grid, notes, named=len(tables) > 1, link=ANCHOR if repro.probe else "") for grid in tables),
+        *(version_table(grid, notes, named=len(tables) > 1, link=ANCHOR if repro.probe else "") for grid in tables),
         *what_was_found(repro, cells),
         compiled_only(cells),
         repeats(cells),
         _contradictions(cells, notes),
         _disagreements(cells, notes),
-        _failures(notes),
-        _reasons(notes),
+        failures(notes),
+        reasons(notes),
         *what_the_compiler_did(repro, cells),
         findings(cells),
         ranks(cells, notes),
         _claims(repro),
-        _environments(cells),
+        environments(cells),
         _commands(cells),
         evidence(repro, cells),
         _footer(run),
@@ -80,7 +80,10 @@ def index_page(repros: Sequence[Repro], cells: Sequence[CellResult], run: RunInf
         link = f"[{prose(repro.name)}]({quote(repro.name)}.md)"
         claims = f"**{bad} not as claimed**" if bad else f"{sum(cell.as_expected is True for cell in own)} as claimed"
         rows.append(
-            (bad > 0, [link, paragraph(clip(repro.title, 200)), _issue(repro), str(len(own)), _outcomes(own), claims])
+            (
+                bad > 0,
+                [link, paragraph(clip(repro.title, 200)), issue_link(repro), str(len(own)), _outcomes(own), claims],
+            )
         )
     made = table(["repro", "what", "issue", "cells", "outcomes", "claims"], rows, "repros", 90)
     head = ("# Reports", "", totals(cells) + ".", *(("", *made.head) if rows else ()))
@@ -94,11 +97,11 @@ def index_page(repros: Sequence[Repro], cells: Sequence[CellResult], run: RunInf
 
 def _heading(repro: Repro, cells: Sequence[CellResult]) -> tuple[str, ...]:
     title = paragraph(clip(repro.title or repro.name, 300))
-    parts = [code(repro.name), *([_issue(repro)] if repro.issue else []), totals(cells) + "."]
+    parts = [code(repro.name), *([issue_link(repro)] if repro.issue else []), totals(cells) + "."]
     return (f"# {title}", "", " · ".join(parts))
 
 
-def _issue(repro: Repro) -> str:
+def issue_link(repro: Repro) -> str:
     """A link where the issue is one that GitHub would know, or an address; else the text."""
     issue = repro.issue.strip()
     project, _, number = issue.partition("#")
@@ -113,7 +116,7 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 _ADDRESS = ":/?#@!$&'()*+,;=%~"
 
 
-def _table(grid: Grid, notes: Notes, *, named: bool, link: str = "") -> Section:
+def version_table(grid: Grid, notes: Notes, *, named: bool, link: str = "") -> Section:
     """The table of one engine; each cell that was attempted leads to `link`."""
     sentence = ISOLATION.get(grid.engine, "")
     head = [f"## {code(grid.engine)}", ""] if named else []
@@ -174,7 +177,7 @@ def _disagreements(cells: Sequence[CellResult], notes: Notes) -> Section:
     return titled("## Engines disagree", lines, "disagreements", 80)
 
 
-def _failures(notes: Notes) -> Section:
+def failures(notes: Notes) -> Section:
     lines = []
     for failure in notes.failures:
         others = sorted(failure.titles - {failure.title})
@@ -184,7 +187,7 @@ def _failures(notes: Notes) -> Section:
     return titled("## Failures", lines, "failures", 70)
 
 
-def _reasons(notes: Notes) -> Section:
+def reasons(notes: Notes) -> Section:
     lines = [(1, f"- **[{letter}]** {prose(clip(reason, 400))}") for letter, reason in notes.reasons]
     return titled("## Notes", lines, "notes", 60)
 
@@ -199,7 +202,7 @@ def _claims(repro: Repro) -> Section:
     return titled("## What was claimed", lines, "claims", 50)
 
 
-def _environments(cells: Sequence[CellResult]) -> Section:
+def environments(cells: Sequence[CellResult]) -> Section:
     """Base, lock and versions of each environment and engine; what is the same in all rows stands below once."""
     rows: dict[tuple[str, str], dict[str, str]] = {}
     for cell in cells:

@@ -84,8 +84,21 @@ def _document() -> Schema:
             "schema": {"const": 1},
             "run": _of_dataclass(RunInfo),
             "cells": {"type": "array", "items": _of_dataclass(CellResult, rates=_rates(), hlo=_cell_hlo())},
+            "issue": _issue(),
         },
         "required": ["schema", "run", "cells"],
+        "additionalProperties": False,
+    }
+
+
+def _issue() -> Schema:
+    """What `invoke issue` adds."""
+    text = {"type": "string"}
+    return {
+        "type": "object",
+        "description": "Of `invoke issue` alone: the report that it wrote, and the files in it that were redacted.",
+        "properties": {"title": text, "text": text, "altered": {"type": "array", "items": text}, "tool": text},
+        "required": ["title", "text", "altered", "tool"],
         "additionalProperties": False,
     }
 

@@ -28,6 +28,7 @@ def assemble(
     base: str,
     lock: Lock | None,
     command: str,
+    host: tuple[tuple[str, str], ...] = (),
 ) -> CellResult:
     """The result of `cell`.
 
@@ -38,6 +39,7 @@ def assemble(
         engine, base: What ran it, or would have.
         lock: Of its environment, where there is one.
         command: Shell command that runs it again.
+        host: What its attempts take from the host, by name: versions of CUDA's libraries.
     """
     outcome, reason = absent
     result = CellResult(
@@ -61,7 +63,7 @@ def assemble(
         reason=reason,
         seconds=0.0,
         command=command,
-        facts=facts(lock),
+        facts=(*facts(lock), *host),
     )
     return with_attempts(result, cell.expect, attempts) if attempts else result
 

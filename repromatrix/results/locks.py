@@ -25,8 +25,8 @@ class Owner:
         self._file = file
 
     @classmethod
-    def take(cls, folder: Path) -> Owner:
-        """A new owner of this process in `folder`."""
+    def take(cls, folder: Path, note: str = "") -> Owner:
+        """A new owner of this process in `folder`; its file says `note`."""
         folder.mkdir(exist_ok=True)
         while True:
             path = folder / uuid.uuid4().hex
@@ -34,6 +34,8 @@ class Owner:
             # Between open and flock a `sweep` elsewhere may have taken the file for a dead one's and removed it.
             fcntl.flock(file, fcntl.LOCK_EX)
             if path.exists():
+                file.write(note)
+                file.flush()
                 return cls(path, file)
             file.close()
 

@@ -35,6 +35,13 @@ def described(matrix: Matrix, target: str) -> Described | None:
     )
 
 
+def of_target(matrix: Matrix, target: str) -> dict[str, str]:
+    """The variables of real GPUs: those of `[targets.gpu]`, and over them those of its size (`[targets."gpu:2"]`)."""
+    kind = target.partition(":")[0]
+    found = {each.name: dict(each.env) for each in matrix.targets}
+    return {**found.get(kind, {}), **found.get(target, {})} if kind == "gpu" else {}
+
+
 def hlo_level(matrix: Matrix, repro: Repro, target: str) -> str:
     """What is collected of the HLO: `Cell.hlo`.
 
@@ -69,7 +76,7 @@ def variables(
     """Variables of an attempt; the repro's own win over the target's, and those over `[run]` and overrides.
 
     Args:
-        env: What `[run]` and the overrides say.
+        env: What `[run]`, the overrides and the target say.
         gpus: What the cell is compiled for. It must not look for a device, so that JAX_PLATFORMS is never the repro's.
     """
     texts = {name: word(value) for name, value in params}

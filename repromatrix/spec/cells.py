@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from repromatrix.errors import InputErrors, UserError
-from repromatrix.spec.attempt import described, hlo_level, variables
+from repromatrix.spec.attempt import described, hlo_level, of_target, variables
 from repromatrix.spec.check import check
 from repromatrix.spec.model import Cell, Environment, Excluded, Expect, Matrix, Override, Repro
 from repromatrix.spec.reasons import impossible, misplaced, ruled_out, unasked
@@ -224,7 +224,7 @@ def _cells(matrix: Matrix, repro: Repro, engine: str) -> Iterator[tuple[Cell, st
                     repro=repro,
                     params=params,
                     target=target,
-                    env=variables(dict(place.env), repro, target, params, gpus),
+                    env=variables({**dict(place.env), **of_target(matrix, target)}, repro, target, params, gpus),
                     timeout=place.timeout,
                     memory=matrix.run.memory if repro.memory is None else repro.memory,
                     repeat=matrix.run.repeat if repro.repeat is None else repro.repeat,

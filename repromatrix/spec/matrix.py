@@ -63,6 +63,7 @@ def _target(name: str, table: TargetTable, hashes: dict[tuple[str, str], str]) -
         table.autotune,
         hashes.get((name, "describe"), ""),
         hashes.get((name, "autotune"), ""),
+        tuple(table.env.items()),
     )
 
 
@@ -177,10 +178,13 @@ def _check_targets(data: dict[str, object], root: Path, mistakes: Mistakes) -> d
         topology = table.get("topology")
         if found[1] == "gpu":
             for key in {"describe", "topology", "autotune"} & table.keys():
-                mistakes.add((*path, key), "a real GPU needs no description; only cuda_libraries has a meaning here")
+                mistakes.add(
+                    (*path, key), "a real GPU needs no description; only cuda_libraries and env have a meaning here"
+                )
             continue
-        if "cuda_libraries" in table:
-            mistakes.add((*path, "cuda_libraries"), "compiling without a device needs no CUDA libraries")
+        words = {"cuda_libraries": "CUDA libraries", "env": "variables of real GPUs; [run] env holds everywhere"}
+        for key in words.keys() & table.keys():
+            mistakes.add((*path, key), f"compiling without a device needs no {words[key]}")
         if "describe" not in table:
             mistakes.add(path, "`describe` is missing: the file that describes this target")
         for key in ("describe", "autotune"):

@@ -120,9 +120,12 @@ class TargetTable(Table):
     describe: Text | None = Field(None, description="File that describes the target, for deviceless compilation.")
     topology: Topology | None = Field(None, description="Partitions x hosts x devices.")
     autotune: Text | None = Field(None, description="File of autotune results to compile with.")
-    cuda_libraries: Annotated[str, Spelled("/.*", "an absolute path")] | None = Field(
-        None, description="Folder of CUDA's libraries on the host, for `12-local` and `13-local`."
+    cuda_libraries: Annotated[str, Spelled("/[^:]*(:/[^:]*)*", "an absolute path")] | None = Field(
+        None,
+        description="Where CUDA's libraries are on this host, for `12-local` and `13-local`: a CUDA toolkit, or a "
+        "site-packages with NVIDIA's wheels; several are separated by colons.",
     )
+    env: Variables = Field({}, description="Environment variables of every attempt on real GPUs.")
 
 
 class SignatureTable(Table):

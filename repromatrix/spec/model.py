@@ -97,8 +97,10 @@ class TargetSpec:
     Attributes:
         describe: Path of the GPU's description, relative to matrix.toml.
         topology: `1x1x8`; None for a target without a size, whose cells bring theirs.
+        cuda_libraries: Folders of the host's CUDA libraries, separated by colons, or None.
         autotune: Path of autotune results to compile with, or None.
         describe_sha256, autotune_sha256: Of the files' content when they were read; empty where there is no file.
+        env: Environment variables of every attempt on real GPUs.
     """
 
     name: str
@@ -108,6 +110,7 @@ class TargetSpec:
     autotune: str | None = None
     describe_sha256: str = ""
     autotune_sha256: str = ""
+    env: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repromatrix.engines.gpus import Inventory
 from repromatrix.errors import ReproError
 from repromatrix.project import Project
 
@@ -101,24 +101,67 @@ def _pythons(project: Project) -> Iterator[Finding]:
             yield Finding(f"Python {python}", "ok", str(path))
 
 
-def _gpus(_: Project) -> Iterator[Finding]:
+def _gpus(project: Project) -> Iterator[Finding]:
     from repromatrix.engines.choose import count_gpus
+    from repromatrix.engines.gpus import inventory
 
-    count = count_gpus()
-    if not count:
+    if not count_gpus():
         yield Finding("GPUs", "warning", "no NVIDIA device node", "cells with a gpu target will be skipped")
         return
-    smi = shutil.which("nvidia-smi")
-    if smi is None:
-        yield Finding("GPUs", "warning", f"{count} device nodes, no nvidia-smi", "install the driver's utilities")
+    found = inventory()
+    if found.trouble:
+        yield Finding("GPUs", "problem", found.trouble, "check the driver: dmesg | grep -i nvrm")
         return
-    query = [smi, "--query-gpu=name,driver_version,compute_cap", "--format=csv,noheader"]
+    yield from gpu_findings(found)
+    yield from _gpu_access(project)
+    yield from _cuda_libraries(project)
+
+
+def gpu_findings(found: Inventory) -> Iterator[Finding]:
+    """The driver, every GPU and how they are linked."""
+    known = [f"driver {found.driver or 'unknown'}", *(f"{name} {value}" for name, value in found.facts().items())]
+    yield Finding("GPU driver", "ok", "; ".join(known))
+    for gpu in found.gpus:
+        subject, what = f"GPU {gpu.index}", f"{gpu.model or 'model unknown'}, {gpu.memory / 2**30:.0f} GiB"
+        if why := gpu.unfit():
+            fix = "nothing that fails on it says anything of a version: free it, or have it looked at (dmesg)"
+            yield Finding(subject, "warning", f"{what}: {why}", fix)
+        else:
+            yield Finding(subject, "ok", what)
+
+
+def _gpu_access(project: Project) -> Iterator[Finding]:
+    """How containers get the GPUs, where there is an engine for containers."""
+    from repromatrix.engines.docker import DockerEngine
+    from repromatrix.spec.matrix import load_matrix
+
+    engine = DockerEngine(project, load_matrix(project.matrix_toml))
+    if engine.unavailable():
+        return
+    reach = engine.gpu_access()
+    yield Finding("GPUs in docker", "ok" if reach.how else "warning", reach.why)
+
+
+def _cuda_libraries(project: Project) -> Iterator[Finding]:
+    """The host's CUDA libraries, where `[targets.gpu]` or the variable names them."""
+    from repromatrix.engines.gpu_host import libraries_of
+    from repromatrix.engines.local_cuda import NEEDED
+    from repromatrix.spec.host import with_host
+    from repromatrix.spec.matrix import load_matrix
+
+    subject = "CUDA libraries of the host"
     try:
-        answer = subprocess.run(query, capture_output=True, text=True, timeout=20, check=True).stdout
-    except (OSError, subprocess.SubprocessError) as error:
-        yield Finding("GPUs", "problem", f"nvidia-smi failed: {error}", "check the driver: dmesg | grep -i nvrm")
+        libraries = libraries_of(with_host(load_matrix(project.matrix_toml)))
+    except ReproError as error:
+        yield Finding(subject, "warning", str(error).splitlines()[0], error.hint)
         return
-    yield Finding("GPUs", "ok", "; ".join(line.strip() for line in answer.splitlines()))
+    if libraries is None:
+        return
+    for major in NEEDED:
+        if why := libraries.lacking(major):
+            yield Finding(f"{subject} for {major}-local", "warning", why, f"cells with {major}-local are skipped")
+        else:
+            yield Finding(f"{subject} for {major}-local", "ok", libraries.fact(major))
 
 
 def _disk(project: Project) -> Iterator[Finding]:

@@ -1,0 +1,261 @@
+"""GPUs in containers: a daemon that reads CDI, and device nodes that stand for GPUs where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repromatrix.engines import built
+from repromatrix.engines.attempt import owner
+from repromatrix.engines.base import Attempt, Prepared, Raw
+from repromatrix.engines.cdi import specification
+from repromatrix.engines.docker import DockerEngine
+from repromatrix.engines.local_cuda import find_libraries
+from repromatrix.envs import debian
+from repromatrix.envs.base import BaseImage
+from repromatrix.envs.daemon import connect
+from repromatrix.envs.model import Lock
+from repromatrix.errors import InfraError
+from repromatrix.project import Project
+from repromatrix.spec.model import Environment, Matrix
+
+pytestmark = pytest.mark.container
+
+ZLIB = Path("/usr/lib/x86_64-linux-gnu/libz.so.1")
+"""Any small library that loads in the base image: it stands for the driver's, and for CUDA's."""
+
+SCRIPT = """\
+import ctypes, json, os, stat, time
+told = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "CUDA_ROOT", "PATH", "CUDA_VISIBLE_DEVICES")}
+told["nodes"] = [name for name in NODES if os.path.exists(name) and stat.S_ISCHR(os.stat(name).st_mode)]
+for name in LIBRARIES:
+    ctypes.CDLL(name)
+for name in NODES[:1]:
+    open(name, "rb").close()
+print(json.dumps(told), flush=True)
+time.sleep(1.5)
+"""
+
+
+def end_all(home: Path) -> None:
+    """containerd and its shims name their folder on their command line and outlive a dockerd that is killed."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(home).encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
+                os.kill(int(entry.name), signal.SIGKILL)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+
+
+@pytest.fixture(scope="module")
+def daemon_with_cdi() -> Iterator[tuple[str, Path]]:
+    """(address, home) of a dockerd that reads CDI specifications in `home/cdi`."""
+    if os.geteuid() != 0 or shutil.which("dockerd") is None or not ZLIB.exists():
+        if os.environ.get("REPROMATRIX_REQUIRE_ENGINE") == "1":
+            pytest.fail("needs root, dockerd and zlib")
+        pytest.skip("needs root, dockerd and zlib")
+    home = Path(tempfile.mkdtemp(prefix="rc-"))  # short: a Unix socket's path holds 107 bytes
+    host = f"unix://{home}/s"
+    settings = {
+        "hosts": [host],
+        "data-root": str(home / "data"),
+        "exec-root": str(home / "exec"),
+        "pidfile": str(home / "pid"),
+        "bridge": "none",
+        "iptables": False,
+        "ip6tables": False,
+        "features": {"cdi": True},
+        "cdi-spec-dirs": [str(home / "cdi")],
+    }
+    (home / "cdi").mkdir()
+    (home / "daemon.json").write_text(json.dumps(settings))
+    with (home / "log").open("wb") as log:
+        argv = ["dockerd", "--config-file", str(home / "daemon.json")]
+        process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                connect(host, timeout=5)
+                break
+            except InfraError:
+                assert process.poll() is None, (home / "log").read_text()[-2000:]
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+        yield host, home
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        end_all(home)
+        for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
+            if (place := line.split()[4]).startswith(str(home)):
+                subprocess.run(["umount", "-l", place], check=False)
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def host_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two device nodes (of /dev/null), a driver's folder and a site-packages with a CUDA 13 and a jax."""
+    root = tmp_path_factory.mktemp("host")
+    (root / "dev").mkdir()
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        subprocess.run(["mknod", str(root / "dev" / name), "c", "1", "3"], check=True)
+    driver = root / "driver"
+    driver.mkdir()
+    shutil.copyfile(ZLIB.resolve(), driver / "libcuda.so.580.159.04")
+    (driver / "libcuda.so.1").symlink_to("libcuda.so.580.159.04")
+    cuda = root / "site-packages" / "nvidia" / "cu13"
+    for path in (cuda / "lib" / "libcudart.so.13", cuda / "bin" / "ptxas", cuda / "nvvm/libdevice/libdevice.10.bc"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ZLIB.resolve(), path)
+    (root / "site-packages" / "jax").mkdir()
+    (root / "site-packages" / "jax" / "__init__.py").write_text("")
+    return root
+
+
+@pytest.fixture
+def prepared(
+    daemon_with_cdi: tuple[str, Path],
+    debian_base: BaseImage,
+    docker_project: Project,
+    tiny_lock: Lock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Prepared:
+    """The base image in the daemon with CDI; its own interpreter is enough here."""
+    host, _ = daemon_with_cdi
+    monkeypatch.setenv("DOCKER_HOST", host)
+    monkeypatch.setattr("repromatrix.engines.docker.PYTHON", "/usr/bin/python3")
+    monkeypatch.setattr("repromatrix.engines.container.PYTHON", "/usr/bin/python3")
+    identity = debian_base.id.removeprefix("sha256:")
+    archive = debian.DebianBase("bookworm", identity, docker_project.store / "bases" / f"{identity}.tar.zst")
+    reference = debian.import_image(archive, connect(host))
+    axes = dict(tiny_lock.environment.axes) | {"cuda": "13-local"}
+    lock = Lock(Environment(tuple(axes.items())), tiny_lock.python, tiny_lock.platform, "release", "", tiny_lock.wheels)
+    return Prepared(lock, "docker", reference, "", reference)
+
+
+def attempt_of(folder: Path, nodes: list[str], libraries: list[str], site_packages: Path | None = None) -> Attempt:
+    (folder / "work").mkdir(parents=True)
+    text = f"NODES = {nodes!r}\nLIBRARIES = {libraries!r}\n{SCRIPT}"
+    (folder / "work" / "script.py").write_text(text)
+    cuda = None if site_packages is None else find_libraries(str(site_packages))
+    return Attempt(folder.name, folder, "script.py", (), (), 30.0, gpus=2, devices=(0, 1), cuda=cuda)
+
+
+def run(docker: DockerEngine, prepared: Prepared, attempt: Attempt) -> Raw:
+    return docker.run(prepared, attempt, threading.Event())
+
+
+def test_gpus_by_cdi_and_the_hosts_cuda(
+    daemon_with_cdi: tuple[str, Path],
+    prepared: Prepared,
+    host_files: Path,
+    docker_project: Project,
+    docker_matrix: Matrix,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cdi = daemon_with_cdi[1] / "cdi" / "nvidia.json"
+    cdi.write_text(json.dumps(specification(host_files / "driver", host_files / "dev")))
+    nodes = [str(host_files / "dev" / name) for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm")]
+    docker = DockerEngine(docker_project, docker_matrix)
+    reach = docker.gpu_access()
+    assert (reach.how, reach.devices) == ("cdi", ("nvidia.com/gpu=all",))
+    assert reach.why == f"CDI: no NVIDIA runtime in the daemon, and {cdi} describes 0, 1, all"
+
+    attempt = attempt_of(tmp_path / "a", nodes, ["libcuda.so.1", "libcudart.so.13"], host_files / "site-packages")
+    raw = run(docker, prepared, attempt)
+    assert (raw.exit_status, raw.infra) == (0, ""), (attempt.folder / "stderr").read_text()
+    seen = json.loads((attempt.folder / "stdout").read_text())
+    inside = "/opt/repromatrix/cuda/0/cu13"
+    assert seen == {
+        "LD_LIBRARY_PATH": f"{inside}/lib:/usr/local/nvidia/lib64",
+        "CUDA_ROOT": inside,
+        "PATH": f"/opt/env/bin:{inside}/bin:/usr/local/bin:/usr/bin:/bin",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "nodes": nodes,
+    }
+    content = dict(find_libraries(str(host_files / "site-packages")).files)["libcudart.so.13"]
+    loaded = f"loaded: cudart {content} of the host"
+    assert raw.notes[-2:] == (f"GPUs by {reach.why}", loaded)
+
+    command = docker.command(prepared, attempt)
+    assert "--device=nvidia.com/gpu=all" in command
+    assert "--gpus" not in command
+    assert (
+        f"source={(host_files / 'site-packages/nvidia').resolve()},target=/opt/repromatrix/cuda/0,readonly" in command
+    )
+    by_hand = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert by_hand.returncode == 0, (command, by_hand.stderr)
+    assert json.loads(by_hand.stdout) == seen
+
+    # What looks like NVIDIA's hook and is none: the daemon refuses, and CDI takes its place.
+    monkeypatch.setattr("repromatrix.engines.docker.hook_installed", lambda: True)
+    docker = DockerEngine(docker_project, docker_matrix)
+    assert docker.gpu_access().how == "runtime"
+    attempt = attempt_of(tmp_path / "b", nodes, ["libcuda.so.1"])
+    raw = run(docker, prepared, attempt)
+    assert (raw.exit_status, raw.infra) == (0, ""), (attempt.folder / "stderr").read_text()
+    assert json.loads((attempt.folder / "stdout").read_text())["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+    assert f"GPUs by CDI: the daemon refused --gpus all, and {cdi} describes 0, 1, all" in raw.notes
+
+
+def test_without_any_way_it_is_infra(
+    daemon_with_cdi: tuple[str, Path],
+    prepared: Prepared,
+    docker_project: Project,
+    docker_matrix: Matrix,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (daemon_with_cdi[1] / "cdi" / "nvidia.json").unlink(missing_ok=True)
+    docker = DockerEngine(docker_project, docker_matrix)
+    raw = run(docker, prepared, attempt_of(tmp_path / "a", [], []))
+    assert raw.infra.startswith("no NVIDIA runtime in the daemon, and there is no CDI specification of GPUs: install")
+    assert "invoke doctor --write-cdi" in raw.infra
+    monkeypatch.setattr("repromatrix.engines.docker.hook_installed", lambda: True)
+    raw = run(DockerEngine(docker_project, docker_matrix), prepared, attempt_of(tmp_path / "b", [], []))
+    assert "the daemon refused --gpus all, and there is no CDI specification of GPUs: install" in raw.infra
+
+
+def test_a_specification_whose_files_have_gone_is_infra(
+    daemon_with_cdi: tuple[str, Path],
+    prepared: Prepared,
+    docker_project: Project,
+    docker_matrix: Matrix,
+    host_files: Path,
+    tmp_path: Path,
+) -> None:
+    described = specification(host_files / "driver", host_files / "dev")
+    described["containerEdits"]["mounts"][0]["hostPath"] = "/no/such/libcuda.so.535.104.05"
+    (daemon_with_cdi[1] / "cdi" / "nvidia.json").write_text(json.dumps(described))
+    raw = run(DockerEngine(docker_project, docker_matrix), prepared, attempt_of(tmp_path / "a", [], []))
+    assert "libcuda.so.535.104.05" in raw.infra
+
+
+def test_what_an_image_was_built_with(
+    daemon_with_cdi: tuple[str, Path], prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host, python = daemon_with_cdi[0], "/usr/bin/python3"
+    daemon = connect(host)
+    assert built.in_image(daemon, host, prepared.location, python, owner()) == ""  # no CUDA plugin in a base
+    monkeypatch.setattr(built, "CODE", """print('{"cuda": 13000, "cudnn": 91200, "nccl": []}')""")
+    said = built.in_image(daemon, host, prepared.location, python, owner())
+    assert said == "built with CUDA 13.0 and cuDNN 9.12.0"
+    assert daemon.api.containers(all=True) == []
+    gone = built.in_image(daemon, host, "sha256:" + "0" * 64, python, owner())
+    assert gone.startswith("what it was built with could not be asked: ")
