@@ -358,8 +358,7 @@ def test_a_lock_that_cannot_be_read_stops_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("hidden", ["checkout", "locks", "results"])
 def test_what_this_user_may_not_read_is_not_taken_for_nothing(hidden: str) -> None:
     """A store that two users share, and a checkout of the other's: its wheels must not go for want of rights."""
-    with another_user(), tempfile.TemporaryDirectory() as room:
-        root = Path(room)
+    with tempfile.TemporaryDirectory() as room, open_to_all(Path(room)) as root, another_user():
         project = lay_out(Described([[], [frozenset({0})]], frozenset(), {}, [], []), root)
         other = Project(root / "checkout1", project.store)
         other.state.mkdir()
@@ -375,6 +374,13 @@ def test_what_this_user_may_not_read_is_not_taken_for_nothing(hidden: str) -> No
                 references(project, checkouts(project))
         finally:
             folder.chmod(0o755)
+
+
+@contextmanager
+def open_to_all(folder: Path) -> Iterator[Path]:
+    """Not pytest's own folder, whose parents only this user may enter; the folder for temporary files may be root's."""
+    folder.chmod(0o777)
+    yield folder
 
 
 @contextmanager
