@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from repromatrix.spec.cells import Expansion, expand, select
+from repromatrix.spec.host import anywhere
 from repromatrix.spec.matrix import load_matrix
 from repromatrix.spec.model import Cell, Expect, Matrix, Outcome, Repro
 from repromatrix.spec.repro import load_repros
@@ -23,6 +24,8 @@ SCRIPTS = sorted((ROOT / "repros").glob("*.py"))
 MATRIX: Matrix = load_matrix(ROOT / "matrix.toml")
 REPROS: dict[str, Repro] = {repro.name: repro for repro in load_repros(ROOT / "repros")}
 CELLS: Expansion = expand(MATRIX, REPROS.values())
+EVERYWHERE: Expansion = expand(anywhere(MATRIX), REPROS.values())
+"""On a host that has CUDA's libraries, too."""
 
 UNREPORTED = {
     "hlo_pass_crash",  # two debugging flags of XLA; nobody filed what they find
@@ -62,14 +65,14 @@ def test_says_what_goes_wrong_and_where_it_was_reported(repro: Repro) -> None:
 
 
 def test_every_cell_has_a_claim() -> None:
-    every: list[Cell] = [*CELLS.cells, *(each.cell for each in CELLS.excluded)]
+    every: list[Cell] = [*EVERYWHERE.cells, *(each.cell for each in EVERYWHERE.excluded)]
     assert [cell.id for cell in every if cell.expect is None] == []
 
 
 @pytest.mark.parametrize("repro", REPROS.values(), ids=list(REPROS))
 def test_every_claim_can_count(repro: Repro) -> None:
     """A claim that no cell meets is a mistake in a condition, or stands behind one that takes all."""
-    used = {cell.expect for cell in CELLS.cells if cell.repro == repro}
+    used = {cell.expect for cell in EVERYWHERE.cells if cell.repro == repro}
     assert [each.line for each in repro.expect if each not in used] == []
 
 
