@@ -18,7 +18,7 @@ from repromatrix.evidence.probe import FILE as PROBED
 from repromatrix.evidence.stacks import INDEX, Stacks
 from repromatrix.evidence.witness import Compiled
 from repromatrix.project import Project
-from repromatrix.results.model import AttemptResult, RankResult
+from repromatrix.results.model import AttemptResult
 from repromatrix.spec.model import Cell, SignatureRule
 
 HOST = "host.json"
@@ -108,9 +108,7 @@ def grade_attempt(
         notes=(*raw.notes, *stacks.notes, *troubles, *_unread(folder, suffixes), *found.notes),
         device_memory=raw.device_memory,
         files=tuple(_files(folder, stacks, cell.repro.processes)),
-        ranks=tuple(
-            RankResult(r.rank, r.outcome, r.exit_status, r.signal, r.signature, r.seconds, r.role) for r in ranks.ranks
-        ),
+        ranks=ranks.ranks,
         hlo=hlo_facts(hlo) if hlo is not None else None,
     )
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from repromatrix.engines.base import ISOLATION
-from repromatrix.evidence.model import Signature
+from repromatrix.evidence.model import RankResult, Signature
 from repromatrix.results.assemble import judged
-from repromatrix.results.model import AttemptResult, CellResult, HloFacts, HloModule, RankResult, RunInfo
+from repromatrix.results.model import AttemptResult, CellResult, HloFacts, HloModule, RunInfo
 from repromatrix.spec.model import Expect, Outcome, Repro, Witness
 
 TOLD = "reported that it changed the HLO but the hash of HLO was not updated."

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repromatrix.evidence.model import Signature
+from repromatrix.evidence.model import RankResult, Signature
 from repromatrix.report.escape import code, fence, prose
 from repromatrix.report.fit import LIMIT
 from repromatrix.report.layout import Notes, grids, newest_first
 from repromatrix.report.markdown import index_page, repro_page
-from repromatrix.results.model import CellResult, RankResult
+from repromatrix.results.model import CellResult
 from repromatrix.spec.model import Outcome, Repro
 from tests.sample_cells import ATTEMPT, MISSING, NOOP, REPRO, RUN, SEGFAULT, broken, cell, deaths, matrix
 

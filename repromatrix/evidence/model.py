@@ -1,8 +1,10 @@
-"""What evidence gives: the identity of a failure."""
+"""What evidence gives: the identity of a failure, and the verdict on one rank."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from repromatrix.spec.model import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,3 +25,24 @@ class Signature:
     def titles(self) -> frozenset[str]:
         """All titles; two failures are the same when these sets meet."""
         return frozenset((self.title, *self.alternatives))
+
+
+@dataclass(frozen=True, slots=True)
+class RankResult:
+    """The verdict on one rank of an attempt with several.
+
+    Attributes:
+        outcome: Of this rank alone; `inconclusive` where another rank's failure ended it before its own end.
+        exit_status, signal, signature: Of this rank alone.
+        seconds: From the start of the attempt to its end.
+        role: `first` (its failure is the attempt's), `followed` (failed after it, or says that another was first),
+            `stopped` (ended by the supervisor), or empty for a rank that ended well.
+    """
+
+    rank: int
+    outcome: Outcome
+    exit_status: int | None
+    signal: str | None
+    signature: Signature | None
+    seconds: float
+    role: str

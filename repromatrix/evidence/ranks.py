@@ -7,34 +7,13 @@ from dataclasses import dataclass, replace
 
 from repromatrix.engines.base import RankEnd, Raw
 from repromatrix.evidence.failure import Failure
-from repromatrix.evidence.model import Signature
+from repromatrix.evidence.model import RankResult, Signature
 from repromatrix.evidence.outcome import Grade, GradeContext, grade, hung, killed, read_metrics, said
 from repromatrix.evidence.signature import HANG, VERSION, before_hang, bounded, choose, sign
 from repromatrix.spec.model import Outcome
 
 MOST_ALTERNATIVES = 8
 """Titles that other ranks add to a deadlock's: enough for its different places, not one for each of 512 ranks."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankGrade:
-    """The verdict on one rank.
-
-    Attributes:
-        outcome: Of this rank alone; `inconclusive` where another rank's failure ended it before its own end.
-        exit_status, signal, signature: Of this rank alone.
-        seconds: From the start of the attempt to its end.
-        role: `first` (its failure is the attempt's), `followed` (failed after it, or says that another was first),
-            `stopped` (ended by the supervisor), or empty for a rank that ended well.
-    """
-
-    rank: int
-    outcome: Outcome
-    exit_status: int | None
-    signal: str | None
-    signature: Signature | None
-    seconds: float
-    role: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +25,7 @@ class RankGrades:
         first: Place in `ranks` of the rank whose failure is the attempt's; None where none failed.
     """
 
-    ranks: tuple[RankGrade, ...] = ()
+    ranks: tuple[RankResult, ...] = ()
     first: int | None = None
 
 
@@ -169,10 +148,10 @@ def _title(rank: _Rank) -> str:
     return rank.found.signature.title if rank.found.signature else ""
 
 
-def _graded(rank: _Rank, first: bool) -> RankGrade:
+def _graded(rank: _Rank, first: bool) -> RankResult:
     found = rank.found
     role = "first" if first else "stopped" if rank.end.stopped else "followed" if rank.failed else ""
-    return RankGrade(
+    return RankResult(
         rank.end.rank, found.outcome, found.exit_status, found.signal, found.signature, rank.end.seconds, role
     )
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 from packaging.version import InvalidVersion, Version
 
-from repromatrix.evidence.model import Signature
+from repromatrix.evidence.model import RankResult, Signature
 from repromatrix.results.combine import counts, tally
 from repromatrix.results.judge import different
-from repromatrix.results.model import CellResult, RankResult
+from repromatrix.results.model import CellResult
 from repromatrix.spec.model import Outcome
 
 

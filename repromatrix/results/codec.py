@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from repromatrix.evidence.model import Signature
+from repromatrix.evidence.model import RankResult, Signature
 from repromatrix.results.combine import rates
-from repromatrix.results.model import AttemptResult, CellResult, HloFacts, HloModule, RankResult
+from repromatrix.results.model import AttemptResult, CellResult, HloFacts, HloModule
 from repromatrix.results.rates import Rate
 from repromatrix.spec.model import Outcome, Scalar
 

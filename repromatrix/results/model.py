@@ -4,31 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from repromatrix.evidence.model import Signature
+from repromatrix.evidence.model import RankResult, Signature
 from repromatrix.spec.model import Outcome, Scalar, word
 
 INTERRUPTED = "the run was interrupted before this cell"
 """Reason of a cell without a verdict that a stopped run did not come to."""
-
-
-@dataclass(frozen=True, slots=True)
-class RankResult:
-    """One rank of an attempt with several.
-
-    Attributes:
-        outcome, exit_status, signal, signature: Of this rank alone.
-        seconds: From the start of the attempt to its end.
-        role: `first` (its failure is the attempt's), `followed` (failed after it, or says that another was first),
-            `stopped` (ended by the supervisor), or empty for a rank that ended well.
-    """
-
-    rank: int
-    outcome: Outcome
-    exit_status: int | None
-    signal: str | None
-    signature: Signature | None
-    seconds: float
-    role: str
 
 
 @dataclass(frozen=True, slots=True)
