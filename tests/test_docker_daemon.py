@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import signal
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,83 +18,16 @@ from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError
 from repromatrix.project import Project
 from repromatrix.spec.model import Matrix
+from tests.own_dockerd import OwnDaemon, own_dockerd
 
 pytestmark = pytest.mark.container
-
-
-@dataclass(frozen=True, slots=True)
-class OwnDaemon:
-    host: str
-    home: Path
-    process: subprocess.Popen[bytes]
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @pytest.fixture
 def own_daemon(request: pytest.FixtureRequest) -> Iterator[OwnDaemon]:
     """A dockerd with its own data; parametrised indirectly with the size of its disk in MB, 0 = no limit."""
-    if os.geteuid() != 0 or shutil.which("dockerd") is None:
-        if os.environ.get("REPROMATRIX_REQUIRE_ENGINE") == "1":
-            pytest.fail("needs root and dockerd")
-        pytest.skip("needs root and dockerd")
-    home = Path(tempfile.mkdtemp(prefix="rd-"))  # short: a Unix socket's path holds 107 bytes
-    data = home / "data"
-    data.mkdir()
-    size = int(getattr(request, "param", 0))
-    if size:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}m", "tmpfs", str(data)], check=True)
-    host = f"unix://{home}/s"
-    settings: dict[str, object] = {
-        "hosts": [host],
-        "data-root": str(data),
-        "exec-root": str(home / "exec"),
-        "pidfile": str(home / "pid"),
-    }
-    settings |= {"bridge": "none", "iptables": False, "ip6tables": False}
-    (home / "daemon.json").write_text(json.dumps(settings))
-    with (home / "log").open("wb") as log:
-        argv = ["dockerd", "--config-file", str(home / "daemon.json")]
-        process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
-    daemon = OwnDaemon(host, home, process)
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                connect(host, timeout=5)
-                break
-            except InfraError:
-                assert process.poll() is None, (home / "log").read_text()[-2000:]
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
+    with own_dockerd({}, disk=int(getattr(request, "param", 0))) as daemon:
         yield daemon
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for pid in _processes_of(home):
-            os.kill(pid, signal.SIGKILL)
-        for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
-            if (place := line.split()[4]).startswith(str(home)):
-                subprocess.run(["umount", "-l", place], check=False)
-        shutil.rmtree(home, ignore_errors=True)
-
-
-def _processes_of(home: Path) -> list[int]:
-    """containerd and its shims: they name their folder on their command line and outlive a killed dockerd."""
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            if str(home).encode() in entry.read_bytes():
-                found.append(int(entry.parent.name))
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 def _archive(debian_base: BaseImage, project: Project) -> debian.DebianBase:

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
 import subprocess
-import tempfile
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,9 +21,9 @@ from repromatrix.envs import debian
 from repromatrix.envs.base import BaseImage
 from repromatrix.envs.daemon import connect
 from repromatrix.envs.model import Lock
-from repromatrix.errors import InfraError
 from repromatrix.project import Project
 from repromatrix.spec.model import Environment, Matrix
+from tests.own_dockerd import own_dockerd
 
 pytestmark = pytest.mark.container
 
@@ -47,64 +43,12 @@ time.sleep(1.5)
 """
 
 
-def end_all(home: Path) -> None:
-    """containerd and its shims name their folder on their command line and outlive a dockerd that is killed."""
-    for entry in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(home).encode() in (entry / "cmdline").read_bytes() and int(entry.name) != os.getpid():
-                os.kill(int(entry.name), signal.SIGKILL)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-
-
 @pytest.fixture(scope="module")
 def daemon_with_cdi() -> Iterator[tuple[str, Path]]:
     """(address, home) of a dockerd that reads CDI specifications in `home/cdi`."""
-    if os.geteuid() != 0 or shutil.which("dockerd") is None or not ZLIB.exists():
-        if os.environ.get("REPROMATRIX_REQUIRE_ENGINE") == "1":
-            pytest.fail("needs root, dockerd and zlib")
-        pytest.skip("needs root, dockerd and zlib")
-    home = Path(tempfile.mkdtemp(prefix="rc-"))  # short: a Unix socket's path holds 107 bytes
-    host = f"unix://{home}/s"
-    settings = {
-        "hosts": [host],
-        "data-root": str(home / "data"),
-        "exec-root": str(home / "exec"),
-        "pidfile": str(home / "pid"),
-        "bridge": "none",
-        "iptables": False,
-        "ip6tables": False,
-        "features": {"cdi": True},
-        "cdi-spec-dirs": [str(home / "cdi")],
-    }
-    (home / "cdi").mkdir()
-    (home / "daemon.json").write_text(json.dumps(settings))
-    with (home / "log").open("wb") as log:
-        argv = ["dockerd", "--config-file", str(home / "daemon.json")]
-        process = subprocess.Popen(argv, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                connect(host, timeout=5)
-                break
-            except InfraError:
-                assert process.poll() is None, (home / "log").read_text()[-2000:]
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-        yield host, home
-    finally:
-        process.terminate()
-        try:
-            process.wait(20)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        end_all(home)
-        for line in Path("/proc/self/mountinfo").read_text().splitlines()[::-1]:
-            if (place := line.split()[4]).startswith(str(home)):
-                subprocess.run(["umount", "-l", place], check=False)
-        shutil.rmtree(home, ignore_errors=True)
+    cdi = {"features": {"cdi": True}, "cdi-spec-dirs": ["{home}/cdi"]}
+    with own_dockerd(cdi, lacking="" if ZLIB.exists() else "zlib") as daemon:
+        yield daemon.host, daemon.home
 
 
 @pytest.fixture(scope="module")
