@@ -8,6 +8,9 @@ from pathlib import Path
 
 from repromatrix.errors import UserError
 
+TOOL_ROOT = Path(__file__).resolve().parents[1]
+"""The checkout that this tool runs from; it may be another than the one it works on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Project:

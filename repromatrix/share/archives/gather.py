@@ -19,12 +19,9 @@ from repromatrix.envs.image import rendered, write_rendered
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError, UserError
-from repromatrix.project import Project
+from repromatrix.project import TOOL_ROOT, Project
 from repromatrix.results.carried import Row, evidence_of
 from repromatrix.spec.model import Matrix, Repro
-
-TOOL_ROOT = Path(__file__).resolve().parents[3]
-"""The checkout that this tool runs from; it may be another than the one it works on."""
 
 TOOL = ("tasks.py", "pyproject.toml", "requirements.lock", "README.md", "LICENSE", "repromatrix", "schemas")
 TOOL_CONTAINERS = ("tools", "handoff")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from repromatrix.carry.folder import blob_path
 from repromatrix.carry.format import Manifest
+from repromatrix.project import TOOL_ROOT
 from repromatrix.share.archives import layout
-from repromatrix.share.archives.gather import TOOL_ROOT
 from repromatrix.share.archives.provenance import PACKAGES, sbom, statement
 
 _MAIN = b"""\

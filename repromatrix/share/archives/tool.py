@@ -23,8 +23,7 @@ from repromatrix.envs.resolve import best_wheel
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
-from repromatrix.project import Project
-from repromatrix.share.archives.gather import TOOL_ROOT
+from repromatrix.project import TOOL_ROOT, Project
 from repromatrix.spec.model import Matrix
 
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -10,8 +10,9 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-_PACKAGE = Path(__file__).resolve().parents[2]
-_TOP = _PACKAGE.parent
+from repromatrix.project import TOOL_ROOT
+
+_PACKAGE = TOOL_ROOT / "repromatrix"
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 """The earliest that a zip can say."""
 
@@ -25,7 +26,7 @@ def zipapp(module: str) -> bytes:
     start = f"import sys\n\nfrom {module} import main\n\nsys.exit(main(sys.argv[1:]))\n"
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        files = {str(path.relative_to(_TOP)): path.read_bytes() for path in closure(module)}
+        files = {str(path.relative_to(TOOL_ROOT)): path.read_bytes() for path in closure(module)}
         for name, content in sorted({**files, "__main__.py": start.encode()}.items()):
             entry = zipfile.ZipInfo(name, _ZIP_TIME)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
@@ -39,7 +40,7 @@ def closure(module: str) -> set[Path]:
     todo = [module]
     while todo:
         name = todo.pop()
-        path = _TOP.joinpath(*name.split("."))
+        path = TOOL_ROOT.joinpath(*name.split("."))
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         if not file.is_file() or file in found:  # a name that is imported from a module is no file
             continue

@@ -21,7 +21,7 @@ from repromatrix.evidence.stacks import INDEX, parse_index, thread_first
 from repromatrix.evidence.text import condense
 from repromatrix.kept import known_cells, report_info
 from repromatrix.plan import Request, choose, load
-from repromatrix.project import Project
+from repromatrix.project import TOOL_ROOT, Project
 from repromatrix.report.layout import Notes, newest_first
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.share.archives.readme import host_setup, hosted_cuda
@@ -263,11 +263,10 @@ def _text(path: Path) -> str:
 
 def _tool() -> str:
     """`0.1.0 (commit 477e816a5c3f)`, with the commit where this tool runs from a checkout of git."""
-    folder = Path(__file__).resolve().parents[3]
-    if not (folder / ".git").exists():
+    if not (TOOL_ROOT / ".git").exists():
         return __version__
     try:
-        asked = ("git", "-C", str(folder), "rev-parse", "--short=12", "HEAD")
+        asked = ("git", "-C", str(TOOL_ROOT), "rev-parse", "--short=12", "HEAD")
         commit = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return __version__

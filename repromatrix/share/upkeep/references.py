@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repromatrix.errors import InfraError
-from repromatrix.project import Project
+from repromatrix.project import TOOL_ROOT, Project
 from repromatrix.results.store import Results
 from repromatrix.share.upkeep.locks import LockFile, read_locks
 
 _HASH = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-_TOOL = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def references(project: Project, roots: Iterable[Path]) -> References:
         named |= {found: kept[found] for found in wanted if found in kept}
         if lost := wanted - named.keys():
             unknown.append(f"{root}: results from {len(lost)} locks that no file names any more")
-    wheels |= _of_tool(_TOOL)
+    wheels |= _of_tool(TOOL_ROOT)
     wheels |= {wheel.sha256 for lock in named.values() for wheel in lock.wheels}
     return References(frozenset(wheels), _bases(project.store), frozenset(named), frozenset(kept), tuple(unknown))
 
