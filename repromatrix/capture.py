@@ -17,10 +17,10 @@ from repromatrix.envs.disk import write_text
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
-from repromatrix.flow import fetch_missing
 from repromatrix.plan import Request, choose, gpus_wanted, load
 from repromatrix.programs import program
 from repromatrix.project import Project
+from repromatrix.ready import fetch_missing
 from repromatrix.spec.model import Cell, Environment, word
 
 PROGRAM = "capture.py"

@@ -15,9 +15,10 @@ from repromatrix.envs.model import Impossible, Lock
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.evidence.hlo import Hlo
-from repromatrix.flow import fetch_missing, run_matrix
+from repromatrix.flow import run_matrix
 from repromatrix.plan import Request, bars, choose, load
 from repromatrix.project import Project
+from repromatrix.ready import fetch_missing
 from repromatrix.results.difference import (
     CellChanges,
     Difference,

@@ -6,7 +6,6 @@ what it finished and nothing that still runs.
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import threading
 import time
@@ -18,14 +17,14 @@ from pathlib import Path
 
 from repromatrix import __version__
 from repromatrix.attempts import lay_out
+from repromatrix.concluded import conclude
 from repromatrix.engines.base import Attempt, Engine, Prepared, Raw
 from repromatrix.engines.cores import store as store_cores
 from repromatrix.engines.device_memory import watched
 from repromatrix.engines.fitness import Fitness
 from repromatrix.engines.schedule import Done, Grant, Job, Scheduler
 from repromatrix.envs.lockfile import keep_lock
-from repromatrix.envs.model import Lock, Wheel
-from repromatrix.envs.wheels import WheelStore
+from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError, ReproError
 from repromatrix.events import Listener
 from repromatrix.evidence.passes import without_log
@@ -33,9 +32,10 @@ from repromatrix.explain import due, dumps, explain, keep_own, run_dumping
 from repromatrix.graded import grade_attempt, record
 from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make, tell_left_out
 from repromatrix.project import Project
-from repromatrix.results.model import INTERRUPTED, AttemptResult, CellResult, RunInfo
+from repromatrix.ready import Ready
+from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
-from repromatrix.spec.model import Cell, Environment, Matrix, Outcome, word
+from repromatrix.spec.model import Cell, Environment, Matrix, Outcome
 from repromatrix.ui.stream import streaming
 
 
@@ -61,17 +61,52 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         UserError: The files or the request are wrong; nothing was touched.
         InfraError: No engine, no disk, no network where all cells need it.
     """
-    from repromatrix.engines.choose import choose_engine, count_gpus, default_jobs
-
-    began, started = time.monotonic(), datetime.now(UTC)
     matrix, repros = load(project)
-    engine = choose_engine(request.engine or matrix.run.engine, project, matrix, listener)
+    engine = ready_engine(project, matrix, request.engine or matrix.run.engine, listener)
     selection = choose(matrix, repros, request, engine.name)
     tell_left_out(selection, listener)
+    return run_selection(project, request, selection, engine, listener, cancel)
+
+
+def ready_engine(project: Project, matrix: Matrix, name: str, listener: Listener) -> Engine:
+    """The engine called `name`, with nothing left in it of earlier runs.
+
+    Raises:
+        InfraError: It does not answer.
+    """
+    from repromatrix.engines.choose import choose_engine
+
+    engine = choose_engine(name, project, matrix, listener)
     for ended in engine.reap():
         listener.note(f"ended what an earlier run left behind: {ended}")
-    gpus = count_gpus()
-    plan = make(project, request, selection, engine, gpus, listener, cancel)
+    return engine
+
+
+def run_selection(
+    project: Project,
+    request: Request,
+    selection: Selection,
+    engine: Engine,
+    listener: Listener,
+    cancel: threading.Event,
+    ready: Ready | None = None,
+    given: Mapping[Environment, Lock] | None = None,
+) -> Run:
+    """Run the cells of `selection` that are not known yet, each as often as it says.
+
+    Args:
+        request: Its `jobs`, `rerun`, `single`, `offline` and `command` count.
+        ready: Makes environments ready, for whoever shares that work with others; None = for this run alone.
+        given: Locks that are no file: what a search puts together to try.
+
+    Raises:
+        InfraError: No disk, no network where all cells need it.
+    """
+    from repromatrix.engines.choose import count_gpus, default_jobs
+
+    began, started = time.monotonic(), datetime.now(UTC)
+    matrix, gpus = selection.matrix, count_gpus()
+    plan = make(project, request, selection, engine, gpus, listener, cancel, given)
     keys = plan.keys.values()
     with Results(project.state) as results, results.writing(announce=listener.note):
         if aside := results.recover():
@@ -83,7 +118,8 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
         todo = {cell: count for cell, count in wanting.items() if count > 0}
         parallel = request.jobs or matrix.run.jobs or default_jobs()
         fitness = Fitness(plan.gpus, tell=listener.warn)
-        work = _Work(project, request, plan, engine, results, listener, cancel, parallel, fitness)
+        ready = ready or Ready(project, matrix, engine, listener, cancel, offline=request.offline)
+        work = _Work(project, request, plan, engine, results, listener, cancel, parallel, fitness, ready)
         interrupted = False
         if todo:
             _announce(project, plan, todo, engine, listener)
@@ -92,7 +128,7 @@ def run_matrix(project: Project, request: Request, listener: Listener, cancel: t
             except KeyboardInterrupt:
                 interrupted = True
         kept = results.many(keys, or_infra=True)
-        cells = tuple(_cell_result(plan, cell, engine, kept, work.trouble) for cell in selection.cells)
+        cells = tuple(conclude(plan, cell, engine.name, kept, work.trouble) for cell in selection.cells)
         results.save_cells(cells)
     verdicts = zip(selection.cells, cells, strict=True)
     short = tuple(cell.id for cell, result in verdicts if cell in work.trouble and result.outcome is not Outcome.INFRA)
@@ -146,6 +182,7 @@ class _Work:
     Attributes:
         parallel: Attempts at once.
         fitness: Of the GPUs.
+        ready: Makes environments ready.
         prepared: Environments that are ready.
         tools: What reads stacks, by Python minor version; absent where it cannot be had.
         told: Why it cannot, each said once.
@@ -164,6 +201,7 @@ class _Work:
     cancel: threading.Event
     parallel: int
     fitness: Fitness
+    ready: Ready
     prepared: dict[Environment, Prepared] = field(default_factory=dict)
     tools: dict[str, Path] = field(default_factory=dict)
     told: set[str] = field(default_factory=set)
@@ -225,12 +263,10 @@ class _Work:
         lock = self.plan.locks[environment]
 
         def fetch(_: Grant) -> None:
-            if self.engine.known(lock) is None:
-                store, matrix = WheelStore(self.project.store), self.plan.selection.matrix
-                fetch_missing(lock, matrix, store, self.listener, self.cancel, offline=self.request.offline)
+            self.ready.fetch(lock)
 
         def prepare(_: Grant) -> None:
-            found = self.engine.known(lock) or self.engine.prepare(lock, self.listener, self.cancel)
+            found = self.ready.prepare(lock)
             with self.mutex:
                 self.prepared[environment] = found
 
@@ -317,71 +353,6 @@ class _Work:
             if ended:
                 self.done_with.add(cell)
             return ended or cell.hlo == "failures"  # a failure counts without its HLO, a witness does not
-
-
-def fetch_missing(
-    lock: Lock, matrix: Matrix, store: WheelStore, listener: Listener, cancel: threading.Event, *, offline: bool = False
-) -> tuple[Wheel, ...]:
-    """Download what the store lacks of `lock`; returns what that was.
-
-    Raises:
-        InfraError: A wheel cannot be had, or is missing and `offline` forbids to fetch it.
-    """
-    from repromatrix.envs.index import addresses
-
-    missing = store.missing(lock.wheels)
-    if missing and offline:
-        raise InfraError(
-            f"{len(missing)} wheels of {lock.id} are not in the store and --offline forbids fetching them",
-            where=str(store.root),
-            hint="run once without --offline",
-        )
-    if missing:
-        store.fetch(missing, addresses(lock, matrix, cancel), listener, cancel)
-    return missing
-
-
-def _cell_result(
-    plan: Plan,
-    cell: Cell,
-    engine: Engine,
-    kept: Mapping[str, tuple[AttemptResult, ...]],
-    trouble: Mapping[Cell, str],
-) -> CellResult:
-    from repromatrix.results.assemble import assemble
-
-    key = plan.keys.get(cell, "")
-    lock = plan.locks.get(cell.environment)
-    base = plan.bases.get(cell.environment.python, "")
-    if cell in plan.barred:
-        absent = (Outcome.SKIP, plan.barred[cell])
-    elif cell in plan.infra:
-        absent = (Outcome.INFRA, plan.infra[cell])
-    else:
-        absent = (Outcome.INFRA, trouble.get(cell, INTERRUPTED))
-    ran = engine.name if key else ""
-    result = assemble(
-        cell,
-        key,
-        kept.get(key, ()),
-        absent,
-        engine=ran,
-        base=base if ran else "",
-        lock=lock if ran else None,
-        host=plan.ground(cell).hosted if ran else (),
-        command=again(cell, ran),
-    )
-    if cell not in trouble or result.outcome is Outcome.INFRA:
-        return result
-    short = f"{len(result.attempts)} of {cell.repeat} attempts have a verdict, the others: {trouble[cell]}"
-    return replace(result, reason="; ".join(filter(None, (result.reason, short))))
-
-
-def again(cell: Cell, engine: str) -> str:
-    """The command that runs `cell` again on `engine` (empty: on whichever answers)."""
-    params = [part for name, value in cell.params for part in ("--param", f"{name}={word(value)}")]
-    place = ["--env", cell.environment.id, "--target", cell.target, *(["--engine", engine] if engine else [])]
-    return shlex.join(["uv", "run", "invoke", "run", cell.repro.name, *place, *params])
 
 
 def _tools_of(python: str) -> str:

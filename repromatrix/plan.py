@@ -203,8 +203,12 @@ def make(
     gpus: int,
     listener: Listener,
     cancel: threading.Event,
+    given: Mapping[Environment, Lock] | None = None,
 ) -> Plan:
     """Lock what is not locked yet and hold the selection against this host.
+
+    Args:
+        given: Locks that are no file: what a search puts together to try.
 
     Raises:
         InfraError: Only where nothing at all can be said; trouble with one environment bars its cells alone.
@@ -216,7 +220,10 @@ def make(
     barred = bars(selection.cells, gpus)
     infra: dict[Cell, str] = {}
     wanted = dict.fromkeys(cell.environment for cell in selection.cells if cell not in barred)
-    locked = lock_all(tuple(wanted), selection.matrix, project, listener, offline=request.offline, cancel=cancel)
+    given = given or {}
+    asked = [each for each in wanted if each not in given]
+    locked = lock_all(asked, selection.matrix, project, listener, offline=request.offline, cancel=cancel)
+    locked |= {each: given[each] for each in wanted if each in given}
     locks: dict[Environment, Lock] = {}
     bases: dict[str, str | InfraError] = {}
     hardware = hardware_facts(project.state)

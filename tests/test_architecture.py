@@ -13,11 +13,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "repromatrix"
 
-LOW = ("carry", "errors", "events", "files", "output", "project")
+LOW = ("carry", "search", "errors", "events", "files", "output", "project")
 FLOORS = ("spec", "envs", "engines", "evidence", "results", "report")
 HIGH = (
-    *("plan", "collected", "graded", "attempts", "explain", "flow", "kept"),
-    *("programs", "accepted", "compare", "capture", "share", "commands"),
+    *("plan", "ready", "collected", "graded", "attempts", "explain", "concluded", "flow", "kept"),
+    *("programs", "accepted", "compare", "capture", "share", "regressions", "commands", "tasks"),
 )
 """From the lowest to the highest; `ui` stands beside the floors: it may use all of them, and only HIGH uses it."""
 
@@ -59,7 +59,7 @@ def parts_used(path: Path) -> Iterator[tuple[int, str]]:
 
 def may_use(part: str) -> set[str]:
     """The parts that `part` may import from."""
-    if part == "carry":  # `restore.pyz` is made of it alone
+    if part in ("carry", "search"):  # `restore.pyz` is made of the one alone; the other is a library of its own
         return {part}
     if part in LOW:
         return set(LOW[: LOW.index(part)])

@@ -16,8 +16,8 @@ from repromatrix.envs.lockfile import read_lock
 from repromatrix.envs.model import Lock
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.events import Silent
-from repromatrix.flow import fetch_missing
 from repromatrix.project import Project, find_project
+from repromatrix.ready import fetch_missing
 from repromatrix.spec.cells import expand
 from repromatrix.spec.matrix import load_matrix
 from repromatrix.spec.model import Cell, Environment, Outcome

@@ -80,7 +80,7 @@ def environments_of(selection: Selection) -> tuple[Environment, ...]:
 @uses_store
 def fetch(request: Request, json: str) -> int:
     from repromatrix.envs.wheels import WheelStore
-    from repromatrix.flow import fetch_missing
+    from repromatrix.ready import fetch_missing
     from repromatrix.report.document import write_json
     from repromatrix.ui.progress import listener
 
@@ -136,7 +136,7 @@ def _holds(path: Path, text: str) -> bool:
 def build(request: Request, json: str) -> int:
     from repromatrix.engines.choose import choose_engine
     from repromatrix.envs.wheels import WheelStore
-    from repromatrix.flow import fetch_missing
+    from repromatrix.ready import fetch_missing
     from repromatrix.report.document import write_json
     from repromatrix.ui.progress import listener
 

@@ -25,6 +25,7 @@ from repromatrix.report.layout import (
     why,
 )
 from repromatrix.report.probes import ANCHOR, what_was_found
+from repromatrix.report.system_info import made_in, system_info
 from repromatrix.results.combine import clip
 from repromatrix.results.judge import claim
 from repromatrix.results.model import CellResult, RunInfo
@@ -61,9 +62,10 @@ def repro_page(repro: Repro, cells: Sequence[CellResult], run: RunInfo, limit: i
         ranks(cells, notes),
         _claims(repro),
         environments(cells),
+        system_info(cells, run),
         _commands(cells),
         evidence(repro, cells),
-        _footer(run),
+        _footer(cells, run),
     ]
     return fit([section for section in sections if section.head or section.lines], limit)
 
@@ -90,7 +92,7 @@ def index_page(repros: Sequence[Repro], cells: Sequence[CellResult], run: RunInf
     sections = [
         Section(head, made.lines, what=made.what, rank=made.rank),
         _contradictions(cells, Notes(cells), whole=True),
-        _footer(run),
+        _footer(cells, run),
     ]
     return fit([section for section in sections if section.head or section.lines], limit)
 
@@ -248,19 +250,25 @@ def _commands(cells: Sequence[CellResult]) -> Section:
     return Section(head, tuple(lines), (closing, "", "</details>"), "commands", 20)
 
 
-def _footer(run: RunInfo) -> Section:
+def _footer(cells: Sequence[CellResult], run: RunInfo) -> Section:
     counts = f"{run.attempted} attempted, {run.reused} known before"
     head = [
         f"Made by {code(run.command)} with Repromatrix {prose(run.tool_version)} on {prose(run.started)}: {counts}."
     ]
     if run.facts:
-        head += [
-            "",
-            "Host: " + "; ".join(f"{prose(name)} {prose(clip(value, 200))}" for name, value in run.facts) + ".",
-        ]
+        told = "; ".join(f"{prose(name)} {prose(clip(value, 200))}" for name, value in run.facts)
+        head += ["", f"{_host(cells, run)} {told}."]
     for warning in run.warnings:
         head += ["", f"Warning: {prose(clip(warning, 400))}"]
     return Section(("---", "", *head))
+
+
+def _host(cells: Sequence[CellResult], run: RunInfo) -> str:
+    """What the facts of `run` are facts of: results that were known before may be restored from another machine."""
+    own = {made_in(cell, run) for cell in cells if cell.attempts}
+    return {(True,): "Host:", (False, True): "Host of what this run attempted:"}.get(
+        tuple(sorted(own)), "Written on a host with"
+    )
 
 
 def _outcomes(cells: Sequence[CellResult]) -> str:

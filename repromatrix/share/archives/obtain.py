@@ -18,9 +18,9 @@ from repromatrix.envs.tools import read_tools
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
-from repromatrix.flow import fetch_missing
 from repromatrix.plan import Selection
 from repromatrix.project import Project
+from repromatrix.ready import fetch_missing
 from repromatrix.share.archives import gather
 from repromatrix.share.archives.gather import Piece
 from repromatrix.share.archives.merge import NO_READERS

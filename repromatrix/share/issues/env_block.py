@@ -14,10 +14,10 @@ from repromatrix.envs.disk import write_text
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
-from repromatrix.flow import fetch_missing
 from repromatrix.plan import Request, gpus_wanted
 from repromatrix.programs import program
 from repromatrix.project import Project
+from repromatrix.ready import fetch_missing
 from repromatrix.results.key import gpu_facts, hardware_facts
 from repromatrix.spec.model import Cell, Matrix
 

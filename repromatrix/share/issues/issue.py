@@ -10,6 +10,7 @@ from repromatrix.report.escape import code, fence, paragraph, printable, prose
 from repromatrix.report.fit import LIMIT, Section, fit
 from repromatrix.report.layout import Notes, duration, ending, grids, totals
 from repromatrix.report.markdown import environments, failures, issue_link, reasons, version_table
+from repromatrix.report.system_info import block
 from repromatrix.results.combine import clip
 from repromatrix.results.model import CellResult
 from repromatrix.share.issues.history import Edge, History
@@ -235,16 +236,11 @@ def _system(found: Material) -> Iterable[Section]:
     if info.trouble:
         said = prose(clip(info.trouble, 1_000))
         head += [f"`jax.print_environment_info()` could not be had of this environment: {said}", ""]
-    lines = printable(info.text).rstrip("\n").split("\n") if info.text else _facts(found)
+    # Of this machine nothing is said then: it may be another than the one that the cell ran on.
+    known = block(found.shown, {}) if found.shown is not None else ()
+    lines = printable(info.text or "\n".join(known)).rstrip("\n").split("\n")
     opening, closing = fence(lines)
     yield Section((*head, opening, *(clip(line, 2_000) for line in lines[:200]), closing))
-
-
-def _facts(found: Material) -> list[str]:
-    """What is known of the failing cell's environment without running anything; not of this machine, which may be
-    another than the one that it ran on."""
-    cell = found.shown
-    return [printable(f"{name}: {value}") for name, value in (cell.facts if cell is not None else ())]
 
 
 def _logs(found: Material) -> Iterable[Section]:

@@ -1,0 +1,86 @@
+"""Environments made ready: their wheels fetched, then built by the engine; each once, whoever asks.
+
+A run asks for what its cells need, a search also for what it will probably need next, at the same time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+
+from repromatrix.engines.base import Engine, Prepared
+from repromatrix.envs.model import Lock, Wheel
+from repromatrix.envs.wheels import WheelStore
+from repromatrix.errors import InfraError
+from repromatrix.events import Listener
+from repromatrix.project import Project
+from repromatrix.spec.model import Matrix
+
+
+class Ready:
+    """Environments of one engine. Whoever asks for one that another thread is at work on waits for that one's end."""
+
+    def __init__(
+        self,
+        project: Project,
+        matrix: Matrix,
+        engine: Engine,
+        listener: Listener,
+        cancel: threading.Event,
+        *,
+        offline: bool = False,
+    ) -> None:
+        self.project = project
+        self.matrix = matrix
+        self.engine = engine
+        self.listener = listener
+        self.cancel = cancel
+        self.offline = offline
+        self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._mutex = threading.Lock()
+
+    def _turn(self, lock: Lock) -> threading.Lock:
+        with self._mutex:
+            return self._turns[lock.hash]
+
+    def fetch(self, lock: Lock) -> None:
+        """Download what is missing; nothing where the engine has the environment.
+
+        Raises:
+            InfraError: See `fetch_missing`.
+        """
+        with self._turn(lock):
+            if self.engine.known(lock) is None:
+                store = WheelStore(self.project.store)
+                fetch_missing(lock, self.matrix, store, self.listener, self.cancel, offline=self.offline)
+
+    def prepare(self, lock: Lock) -> Prepared:
+        """Build the environment of fetched wheels.
+
+        Raises:
+            InfraError: It cannot be built.
+        """
+        with self._turn(lock):
+            return self.engine.known(lock) or self.engine.prepare(lock, self.listener, self.cancel)
+
+
+def fetch_missing(
+    lock: Lock, matrix: Matrix, store: WheelStore, listener: Listener, cancel: threading.Event, *, offline: bool = False
+) -> tuple[Wheel, ...]:
+    """Download what the store lacks of `lock`; returns what that was.
+
+    Raises:
+        InfraError: A wheel cannot be had, or is missing and `offline` forbids to fetch it.
+    """
+    from repromatrix.envs.index import addresses
+
+    missing = store.missing(lock.wheels)
+    if missing and offline:
+        raise InfraError(
+            f"{len(missing)} wheels of {lock.id} are not in the store and --offline forbids fetching them",
+            where=str(store.root),
+            hint="run once without --offline",
+        )
+    if missing:
+        store.fetch(missing, addresses(lock, matrix, cancel), listener, cancel)
+    return missing
