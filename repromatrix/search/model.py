@@ -136,7 +136,7 @@ class Answer:
     Attributes:
         edges: Oldest first; none where no change was seen.
         verdicts: Of every place that was tried.
-        rate: (lowest, highest) failure rate of bad versions that the attempts allow; (1.0, 1.0) where none failed to fail.
+        rate: (lowest, highest) failure rate of bad versions that the attempts allow; both 1 where none came and went.
         refused: Why there is no search: an end is not what it is said to be, or has no verdict. Empty = there was one.
     """
 
