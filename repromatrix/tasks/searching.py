@@ -9,7 +9,7 @@ from repromatrix.tasks.common import end, told
 
 _SURE = {
     "confidence": "least probability that an answer is right (0.99); 0 = nothing is repeated",
-    "rate": "least rate at which a bad version fails (0.1); without it a failure is certain until an attempt shows otherwise",
+    "rate": "least rate at which a bad version fails (0.1); else it counts as certain until it does not",
     "attempts": "attempts of one version at most (50)",
 }
 
