@@ -14,6 +14,8 @@ import pytest
 
 from tests.docker_fixtures import debian_base, docker_matrix, docker_project, engine, tiny_lock  # noqa: F401  # fixtures
 from tests.fake_index import FakeIndex, publish_jax, serve
+from tests.podman_fixture import podman  # noqa: F401  # a fixture
+from tests.registry_fixture import registry  # noqa: F401  # a fixture
 from tests.tools_case import tools_case  # noqa: F401  # a fixture
 from tests.tools_fixture import tools  # noqa: F401  # a fixture
 

@@ -22,6 +22,7 @@ from repromatrix.engines.attempt import ATTEMPT_MARK
 from repromatrix.engines.base import Engine, Prepared, Raw
 from repromatrix.engines.cores import store
 from repromatrix.envs.daemon import LABEL, address, connect
+from repromatrix.envs.podman import Podman
 from repromatrix.evidence.stacks import Stacks, parse_index
 from repromatrix.graded import grade_attempt, recall, record
 from repromatrix.project import Project
@@ -114,6 +115,9 @@ def left(engine: str, attempt: str) -> Iterator[str]:
     if engine == "docker":
         found = connect(address(), timeout=60).api.containers(all=True, filters={"label": f"{LABEL}attempt={attempt}"})
         yield from (container["Id"] for container in found)
+    elif engine == "podman":
+        argv = ("ps", "--all", "--quiet", f"--filter=label={LABEL}attempt={attempt}")
+        yield from Podman().ask(*argv, doing="list its containers").split()
 
 
 def check(ended: Ended, death: Death) -> None:

@@ -47,7 +47,7 @@ def test_the_daemon_dies_in_the_middle(
     monkeypatch.setenv("DOCKER_HOST", own_daemon.host)
     reference = debian.import_image(_archive(debian_base, docker_project), connect(own_daemon.host))
     # The base's own interpreter is enough here.
-    monkeypatch.setattr("repromatrix.engines.docker.PYTHON", "/usr/bin/python3")
+    monkeypatch.setattr("repromatrix.engines.in_container.PYTHON", "/usr/bin/python3")
     docker = DockerEngine(docker_project, docker_matrix)
     assert docker.unavailable() == ""
     prepared = Prepared(tiny_lock, "docker", reference, "", reference)

@@ -143,7 +143,7 @@ def test_first_attempts_started_together(
 def test_a_lost_supervisor_is_ended_from_outside(
     docker: DockerEngine, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("repromatrix.engines.docker.AFTERMATH", -13.0)
+    monkeypatch.setattr("repromatrix.engines.in_container.AFTERMATH", -13.0)
     script = """
         import os, signal, time
         parent = os.getppid()
@@ -160,7 +160,7 @@ def test_a_lost_supervisor_is_ended_from_outside(
 def test_a_forged_verdict_is_not_believed(
     docker: DockerEngine, prepared: Prepared, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, blow: str
 ) -> None:
-    monkeypatch.setattr("repromatrix.engines.docker.AFTERMATH", -13.0)
+    monkeypatch.setattr("repromatrix.engines.in_container.AFTERMATH", -13.0)
     script = f"""
         import json, os, signal, time
         verdict = dict(

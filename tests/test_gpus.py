@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import venv
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -546,9 +547,44 @@ def test_what_a_plugin_was_built_with() -> None:
     assert words(told + "\n") == "built with CUDA 13.0 and cuDNN 9.12.0, for NCCL 2.27.7 or newer"
     old = '{"cuda": 12030, "cudnn": 90101, "nccl": ["nvidia-nccl-cu12 >=2.18.1 ; extra == \'with_cuda\'"]}'
     assert words(old) == "built with CUDA 12.3 and cuDNN 9.1.1, for NCCL 2.18.1 or newer"
+    found = told.replace("}", ', "header": [22907]}')
+    assert words(found) == "built with CUDA 13.0, cuDNN 9.12.0 and NCCL 2.29.7, for NCCL 2.27.7 or newer"
+    for strange in ("[]", "[22707, 22907]", "[2708]", "[3405691631]"):  # none, two, no version of this form
+        assert words(told.replace("}", f', "header": {strange}}}')) == words(told)
     assert words("") == words("{}") == words("[]") == ""
     assert in_venv(sys.executable) == ""  # no CUDA plugin here
     assert in_venv("/no/such/python") == ""
+
+
+HEADER = bytes.fromhex("5800000000000000 efbefeca 7b590000 00000080")
+"""NCCL_CONFIG_INITIALIZER as it lies in `xla_cuda_plugin.so` of jax-cuda13-pjrt 0.10.2."""
+
+
+@pytest.mark.parametrize(
+    ("binary", "nccl"),
+    [
+        (b"\x7fELF" + b"\0" * 5000 + HEADER + b"code" + HEADER[8:16], " and NCCL 2.29.7"),
+        (b"\x7fELF", ""),  # not linked with NCCL
+        (b"", ""),
+        (None, ""),
+    ],
+)
+def test_the_nccl_header_that_a_plugin_was_compiled_with(binary: bytes | None, nccl: str, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", symlinks=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    plugin = site / "jax_plugins" / "xla_cuda13"
+    for folder in (site / "jax_cuda13_plugin", site / "jax_cuda13_plugin-0.10.2.dist-info", plugin):
+        folder.mkdir(parents=True)
+    (site / "jax_cuda13_plugin" / "_versions.py").write_text(
+        "cuda_runtime_build_version = lambda: 13000\ncudnn_build_version = lambda: 91200\n"
+    )
+    metadata = "Metadata-Version: 2.1\nName: jax-cuda13-plugin\nVersion: 0.10.2\n"
+    (site / "jax_cuda13_plugin-0.10.2.dist-info" / "METADATA").write_text(metadata)
+    (plugin / "__init__.py").write_text("raise SystemExit('it looks for GPUs: it must not be imported')\n")
+    if binary is not None:
+        (plugin / "xla_cuda_plugin.so").write_bytes(binary)
+    said = f"built with CUDA 13.0, cuDNN 9.12.0{nccl}" if nccl else "built with CUDA 13.0 and cuDNN 9.12.0"
+    assert in_venv(str(tmp_path / "venv" / "bin" / "python")) == said
 
 
 # ---- how a container gets them ----
@@ -665,3 +701,77 @@ def test_a_host_that_has_nothing_to_describe(
     (tmp_path / "file").write_text("")
     with pytest.raises(InfraError, match="cannot be written"):
         write_specification(tmp_path / "file" / "cdi", tmp_path / "dev")
+
+
+# A /dev of its own, where files stand for the GPUs: only their names are asked for.
+OTHER_DEV = """\
+dev=$1; shift
+mount -t tmpfs none "$dev" || exit 99
+for node in null zero random urandom; do touch "$dev/$node" && mount --bind "/dev/$node" "$dev/$node" || exit 99; done
+ln -s /proc/self/fd "$dev/fd"
+for node in $NODES; do touch "$dev/$node"; done
+mount --bind "$dev" /dev || exit 99
+exec "$@"
+"""
+
+
+def doctor_writes(
+    checkout: Checkout, folder: Path, into: Path, nodes: str, *more: str
+) -> subprocess.CompletedProcess[str]:
+    """`invoke doctor --write-cdi INTO` on a host with these device nodes, and the driver's files in `folder`/drv."""
+    (folder / "newdev").mkdir(exist_ok=True)
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "bin" / "ldconfig").write_text("#!/bin/sh\n")  # of this machine's own driver nothing is told
+    (folder / "bin" / "ldconfig").chmod(0o755)
+    environ = {
+        **checkout.environ,
+        "NODES": nodes,
+        "PATH": f"{folder / 'bin'}:{os.environ['PATH']}",
+        "LD_LIBRARY_PATH": str(folder / "drv"),
+    }
+    enter = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "--mount", "--map-root-user", "--user"]
+    command = [*enter, "sh", "-c", OTHER_DEV, "sh", str(folder / "newdev")]
+    command += checkout.command("doctor", "--write-cdi", str(into), *more)
+    done = subprocess.run(command, cwd=checkout.root, env=environ, capture_output=True, text=True, check=False)
+    if done.returncode == 99 or "unshare failed" in done.stderr:
+        pytest.skip("no right to mount here")
+    return done
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare to give a process a /dev of its own")
+def test_doctor_writes_what_an_engine_reads(checkout: Checkout, tmp_path: Path) -> None:
+    driver_files(tmp_path)
+    smi = tmp_path / "bin" / "nvidia-smi"  # beside the driver's folder, as some hosts have it
+    smi.parent.mkdir(exist_ok=True)
+    smi.write_text("#!/bin/sh\n")
+    smi.chmod(0o755)
+    into = tmp_path / "etc" / "cdi"
+    done = doctor_writes(checkout, tmp_path, into, "nvidia0 nvidia1 nvidia10 nvidiactl nvidia-uvm nvidia-modeset")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == f"wrote {into}/nvidia.json; docs/gpus.md says how an engine is told of it\n"
+    said = doctor_writes(checkout, tmp_path, into, "nvidia0 nvidia1 nvidia10 nvidiactl nvidia-uvm", "--json", "-")
+    assert json.loads(said.stdout) == {"schema": 1, "wrote": f"{into}/nvidia.json"}
+    told = json.loads((into / "nvidia.json").read_text())
+    assert [device["name"] for device in told["devices"]] == ["0", "1", "10", "all"]
+    nodes = [node["path"] for node in told["containerEdits"]["deviceNodes"]]
+    assert nodes == ["/dev/nvidiactl", "/dev/nvidia-uvm"]
+    mounts = {mount["containerPath"]: mount["hostPath"] for mount in told["containerEdits"]["mounts"]}
+    assert mounts["/usr/bin/nvidia-smi"] == str(smi)
+    assert Path(mounts["/usr/local/nvidia/lib64/libcuda.so.1"]).parent == tmp_path / "drv"
+    (found,) = find_specifications({"CDISpecDirs": [str(into)]})
+    assert access({"CDISpecDirs": [str(into)]}, [found], hook=False).devices == ("nvidia.com/gpu=all",)
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare to give a process a /dev of its own")
+def test_doctor_writes_nothing_without_gpus_or_driver(checkout: Checkout, tmp_path: Path) -> None:
+    driver_files(tmp_path)
+    into = tmp_path / "cdi"
+    done = doctor_writes(checkout, tmp_path, into, "nvidiactl")
+    assert done.returncode == 3
+    assert "no NVIDIA device node" in done.stderr
+    shutil.rmtree(tmp_path / "drv")
+    done = doctor_writes(checkout, tmp_path, into, "nvidia0")
+    assert done.returncode == 3
+    assert "no libcuda.so.1" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not into.exists()

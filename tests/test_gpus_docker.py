@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -23,24 +22,10 @@ from repromatrix.envs.daemon import connect
 from repromatrix.envs.model import Lock
 from repromatrix.project import Project
 from repromatrix.spec.model import Environment, Matrix
+from tests.gpu_nodes import GPU_SCRIPT, ZLIB, host_with_gpus
 from tests.own_dockerd import own_dockerd
 
 pytestmark = pytest.mark.container
-
-ZLIB = Path("/usr/lib/x86_64-linux-gnu/libz.so.1")
-"""Any small library that loads in the base image: it stands for the driver's, and for CUDA's."""
-
-SCRIPT = """\
-import ctypes, json, os, stat, time
-told = {name: os.environ.get(name) for name in ("LD_LIBRARY_PATH", "CUDA_ROOT", "PATH", "CUDA_VISIBLE_DEVICES")}
-told["nodes"] = [name for name in NODES if os.path.exists(name) and stat.S_ISCHR(os.stat(name).st_mode)]
-for name in LIBRARIES:
-    ctypes.CDLL(name)
-for name in NODES[:1]:
-    open(name, "rb").close()
-print(json.dumps(told), flush=True)
-time.sleep(1.5)
-"""
 
 
 @pytest.fixture(scope="module")
@@ -54,21 +39,7 @@ def daemon_with_cdi() -> Iterator[tuple[str, Path]]:
 @pytest.fixture(scope="module")
 def host_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two device nodes (of /dev/null), a driver's folder and a site-packages with a CUDA 13 and a jax."""
-    root = tmp_path_factory.mktemp("host")
-    (root / "dev").mkdir()
-    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
-        subprocess.run(["mknod", str(root / "dev" / name), "c", "1", "3"], check=True)
-    driver = root / "driver"
-    driver.mkdir()
-    shutil.copyfile(ZLIB.resolve(), driver / "libcuda.so.580.159.04")
-    (driver / "libcuda.so.1").symlink_to("libcuda.so.580.159.04")
-    cuda = root / "site-packages" / "nvidia" / "cu13"
-    for path in (cuda / "lib" / "libcudart.so.13", cuda / "bin" / "ptxas", cuda / "nvvm/libdevice/libdevice.10.bc"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(ZLIB.resolve(), path)
-    (root / "site-packages" / "jax").mkdir()
-    (root / "site-packages" / "jax" / "__init__.py").write_text("")
-    return root
+    return host_with_gpus(tmp_path_factory.mktemp("host"))
 
 
 @pytest.fixture
@@ -82,7 +53,7 @@ def prepared(
     """The base image in the daemon with CDI; its own interpreter is enough here."""
     host, _ = daemon_with_cdi
     monkeypatch.setenv("DOCKER_HOST", host)
-    monkeypatch.setattr("repromatrix.engines.docker.PYTHON", "/usr/bin/python3")
+    monkeypatch.setattr("repromatrix.engines.in_container.PYTHON", "/usr/bin/python3")
     monkeypatch.setattr("repromatrix.engines.container.PYTHON", "/usr/bin/python3")
     identity = debian_base.id.removeprefix("sha256:")
     archive = debian.DebianBase("bookworm", identity, docker_project.store / "bases" / f"{identity}.tar.zst")
@@ -94,7 +65,7 @@ def prepared(
 
 def attempt_of(folder: Path, nodes: list[str], libraries: list[str], site_packages: Path | None = None) -> Attempt:
     (folder / "work").mkdir(parents=True)
-    text = f"NODES = {nodes!r}\nLIBRARIES = {libraries!r}\n{SCRIPT}"
+    text = f"NODES = {nodes!r}\nLIBRARIES = {libraries!r}\n{GPU_SCRIPT}"
     (folder / "work" / "script.py").write_text(text)
     cuda = None if site_packages is None else find_libraries(str(site_packages))
     return Attempt(folder.name, folder, "script.py", (), (), 30.0, gpus=2, devices=(0, 1), cuda=cuda)

@@ -12,9 +12,14 @@ from repromatrix.engines.local_cuda import CudaLibraries
 from repromatrix.envs.model import Lock
 from repromatrix.events import Listener
 
+_CONTAINER = (
+    "one container per attempt: own files, processes and memory limit, no network, no capabilities; "
+    "the kernel, its time and the CPU's caches are shared"
+)
+
 ISOLATION = {
-    "docker": "one container per attempt: own files, processes and memory limit, no network, no capabilities; "
-    "the kernel, its time and the CPU's caches are shared",
+    "docker": _CONTAINER,
+    "podman": _CONTAINER,
     "venv": "no isolation beyond processes: the script sees this host's files, network, libraries and kernel limits, "
     "and runs as you",
 }

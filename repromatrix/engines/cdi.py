@@ -89,13 +89,37 @@ def access(
     lacks = "the daemon refused --gpus all" if refused else "no NVIDIA runtime in the daemon"
     enabled = bool(info.get("CDISpecDirs"))
     for found in specifications:
-        names = ("all",) if "all" in found.devices else tuple(name for name in found.devices if name.isdigit())
+        names = _every(found)
         if names and enabled:
             why = f"CDI: {lacks}, and {found.path} describes {', '.join(found.devices)}"
-            return Access("cdi", why, tuple(f"{KIND}={name}" for name in names), found.library_path)
+            return Access("cdi", why, names, found.library_path)
         if names:
             return Access("", f"{found.path} describes the GPUs, but the daemon does not read CDI: {ADVICE}")
     return Access("", f"{lacks}, and there is no CDI specification of GPUs: {ADVICE}")
+
+
+def podman_access(specifications: Iterable[Specification]) -> Access:
+    """The way in podman: CDI alone, which it reads without being told to.
+
+    Args:
+        specifications: Those in the folders where it looks.
+    """
+    for found in specifications:
+        if names := _every(found):
+            why = f"CDI: podman reads {found.path}, which describes {', '.join(found.devices)}"
+            return Access("cdi", why, names, found.library_path)
+    return Access(
+        "",
+        "there is no CDI specification of GPUs for podman: install NVIDIA's container toolkit (`nvidia-ctk cdi "
+        "generate`), or write one with `invoke doctor --write-cdi /etc/cdi` (docs/gpus.md)",
+    )
+
+
+def _every(specification: Specification) -> tuple[str, ...]:
+    """Full names of the devices that give all GPUs."""
+    devices = specification.devices
+    names = ("all",) if "all" in devices else tuple(name for name in devices if name.isdigit())
+    return tuple(f"{KIND}={name}" for name in names)
 
 
 def find_specifications(info: Mapping[str, Any]) -> tuple[Specification, ...]:

@@ -11,12 +11,12 @@ from repromatrix.events import Listener
 from repromatrix.project import Project
 from repromatrix.spec.model import Matrix
 
-KNOWN = ("docker", "venv")
-LATER = ("podman", "slurm")
+KNOWN = ("docker", "podman", "venv")
+LATER = ("slurm",)
 
 
 def choose_engine(name: str, project: Project, matrix: Matrix, listener: Listener) -> Engine:
-    """The engine called `name`; `auto` takes the first of docker and venv that answers, and says why not the other.
+    """The engine called `name`; `auto` takes the first of docker, podman, venv that answers, and says why not others.
 
     Raises:
         UserError: No engine of this name.
@@ -44,6 +44,10 @@ def _make(name: str, project: Project, matrix: Matrix) -> Engine:
         from repromatrix.engines.docker import DockerEngine
 
         return DockerEngine(project, matrix)
+    if name == "podman":
+        from repromatrix.engines.podman import PodmanEngine
+
+        return PodmanEngine(project, matrix)
     from repromatrix.engines.venv import VenvEngine
 
     return VenvEngine(WheelStore(project.store))

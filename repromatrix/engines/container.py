@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,21 +36,30 @@ SHM = 2 << 30
 
 NOFILE = 65536
 
+NO_INIT = ("docker-init", "catatonit")
+NO_CORE = ("rlimit type 4", "RLIMIT_CORE")
+NO_FILES = ("rlimit type 7", "RLIMIT_NOFILE")
+
 REFUSED = {
-    "docker-init": "the daemon has no docker-init: the supervisor was PID 1",
-    "rlimit type 7": "",
-    "rlimit type 4": "the daemon may not raise the limit of core files: its own holds",
+    NO_INIT[0]: "the daemon has no docker-init: the supervisor was PID 1",
+    NO_INIT[1]: "podman has no catatonit and no tini-static: the supervisor was PID 1",
+    **dict.fromkeys(NO_FILES, ""),
+    **dict.fromkeys(NO_CORE, "the engine may not raise the limit of core files: its own holds"),
     **dict.fromkeys(NO_DRIVER, ""),
 }
-"""What a daemon may be unable to give, by the words with which it refuses to start a container, and the note that an
-attempt without it carries (none where it cannot change a verdict). Debian ships docker-init in another package (tini);
-a daemon in a sandbox has hard limits (setrlimit(2): 4 is RLIMIT_CORE, 7 is RLIMIT_NOFILE). `--gpus all` is given up for
-CDI, and each attempt on GPUs says how it got them."""
+"""What an engine may be unable to give, by the words with which it refuses to start a container (Docker's or podman's,
+runc's or crun's), and the note that an attempt without it carries (none where it cannot change a verdict). Debian ships
+docker-init in another package (tini); an engine in a sandbox has hard limits (setrlimit(2): 4 is RLIMIT_CORE, 7 is
+RLIMIT_NOFILE). `--gpus all` is given up for CDI, and each attempt on GPUs says how it got them."""
+
+INITS = ("catatonit", "tini-static")
+"""Programs for podman's `--init`, which looks for the first alone (4.3.1: in a folder of its own). Both are linked
+statically: Debian's tini needs the libc of the host, and not every image has that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Settings of a container that follow from the daemon's own."""
+    """Settings of a container that follow from the engine's own."""
 
     user: str
     security: list[str]
@@ -60,23 +70,27 @@ class Options:
 
     @classmethod
     def of(cls, info: Mapping[str, Any], refused: frozenset[str], gpus: Access) -> Options:
-        """What depends on how the daemon itself is set up.
+        """What depends on how the engine itself is set up.
 
         Args:
-            info: What the daemon says of itself.
+            info: What it says of itself, in the words of `docker info`; `Limits` are hard limits that hold for it,
+                where they are known.
             refused: Keys of `REFUSED` that it cannot give.
             gpus: How it gives GPUs.
         """
         features = {str(entry).split(",")[0].removeprefix("name=") for entry in info.get("SecurityOptions") or ()}
-        # In a rootless daemon the caller is root inside, and every other user is a stranger to the caller's files.
+        # In a rootless engine the caller is root inside, and every other user is a stranger to the caller's files.
         user = "0:0" if "rootless" in features else f"{os.getuid()}:{os.getgid()}"
         security = ["no-new-privileges"]
         if "selinux" in features:
             security.append("label=disable")  # else the bind mounts are not readable, and relabelling changes the host
-        limits = {"rlimit type 4": ("core", -1), "rlimit type 7": ("nofile", NOFILE)}
-        ulimits = dict(limit for words, limit in limits.items() if words not in refused)
+        own = info.get("Limits") or {}
+        ulimits = own | {"nofile": min(NOFILE, own.get("nofile", NOFILE)), "core": -1}
+        for name, words in (("core", NO_CORE), ("nofile", NO_FILES)):
+            if not refused.isdisjoint(words):
+                del ulimits[name]
         userns = "host" if "userns" in features else None
-        return cls(user, security, userns, "docker-init" not in refused, ulimits, gpus)
+        return cls(user, security, userns, refused.isdisjoint(NO_INIT), ulimits, gpus)
 
 
 def mounts(attempt: Attempt) -> list[tuple[Path, str, bool]]:
@@ -117,9 +131,11 @@ def engine_env(attempt: Attempt, gpus: Access) -> dict[str, str]:
     return found
 
 
-def command(image: str, attempt: Attempt, options: Options) -> str:
-    """A `docker run` that runs the script of `attempt` again; ranks need the supervisor, so it is run for them."""
-    words = ["docker", "run", "--rm", *(["--init"] * options.init)]
+def flags(engine: str, attempt: Attempt, options: Options) -> list[str]:
+    """Options of `docker run` and `podman run` for an attempt; mounts and variables are not among them."""
+    words = ["--init"] * options.init
+    if options.init and engine == "podman" and (program := next(filter(None, map(shutil.which, INITS)), None)):
+        words.append(f"--init-path={program}")
     words += ["--network=none", "--hostname=localhost", "--cap-drop=ALL"]
     words += [f"--security-opt={option}" for option in options.security]
     words += [f"--pids-limit={PIDS}", f"--shm-size={SHM}"]
@@ -128,20 +144,28 @@ def command(image: str, attempt: Attempt, options: Options) -> str:
         words += [f"--memory={attempt.memory}", f"--memory-swap={attempt.memory}"]
     if attempt.gpus:
         words += [f"--device={name}" for name in options.gpus.devices] or ["--gpus=all"]
+    return [*words, f"--user={options.user}"]
+
+
+def bind(source: Path, target: str, *, read_only: bool) -> str:
+    """A mount as both command lines take it."""
+    return f"--mount=type=bind,source={source},target={target}{',readonly' * read_only}"
+
+
+def command(engine: str, image: str, attempt: Attempt, options: Options) -> str:
+    """A `docker run` (`podman run`) that runs the script again; ranks need the supervisor, so it is run for them."""
+    words = [engine, "run", "--rm", *flags(engine, attempt, options)]
     if attempt.cpus is not None:
         words.append(f"--cpuset-cpus={','.join(str(n) for n in sorted(os.sched_getaffinity(0))[: attempt.cpus])}")
-    words.append(f"--user={options.user}")
     if attempt.processes > 1:
         # On a copy: the supervisor writes its verdict and the logs over those that are kept.
-        for source, target, read_only in mounts(attempt)[1:]:
-            words.append(f"--mount=type=bind,source={source},target={target}{',readonly' * read_only}")
+        words += [bind(source, target, read_only=fixed) for source, target, fixed in mounts(attempt)[1:]]
         copied = f'copy=$(mktemp -d) && cp -a {shlex.quote(str(attempt.folder.resolve()))}/. "$copy" && '
         own = f'"--mount=type=bind,source=$copy,target={INSIDE}"'
         return f'{copied}{shlex.join(words)} {own} {shlex.join([image, *COMMAND])} && echo "$copy"'
     words.append(f"--workdir={INSIDE}/work")
-    words.append(f"--mount=type=bind,source={(attempt.folder / 'work').resolve()},target={INSIDE}/work")
-    for source, target, _ in _cuda_mounts(attempt):
-        words.append(f"--mount=type=bind,source={source},target={target},readonly")
+    words.append(bind((attempt.folder / "work").resolve(), f"{INSIDE}/work", read_only=False))
+    words += [bind(source, target, read_only=True) for source, target, _ in _cuda_mounts(attempt)]
     env = script_env(attempt, INSIDE, engine_env(attempt, options.gpus))
     env["TMPDIR"] = "/tmp"
     words += [f"--env={name}={value}" for name, value in sorted(env.items()) if not name.startswith("REPROMATRIX_")]

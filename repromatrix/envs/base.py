@@ -8,23 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from repromatrix.envs import debian
-from repromatrix.envs.daemon import Daemon, connect, daemon_errors
+from repromatrix.envs.daemon import connect
 from repromatrix.envs.disk import write_text
+from repromatrix.envs.images import Images
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
 from repromatrix.spec.model import Base, Matrix
-
-REGISTRY_TIMEOUT = 10
-"""Seconds a registry may take to answer before it counts as absent."""
-
-PULL_TIMEOUT = 900
-"""Seconds a pull may take: a slim Python image is about 50 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +89,7 @@ def recorded(matrix: Matrix, python: str, store: Path) -> BaseImage | None:
         ) from error
 
 
-def resolve_base(matrix: Matrix, python: str, daemon: Daemon, store: Path, listener: Listener) -> BaseImage:
+def resolve_base(matrix: Matrix, python: str, images: Images, store: Path, listener: Listener) -> BaseImage:
     """A base that the engine has when this returns: pulled, imported or built if it must be.
 
     The official image where the engine has it or the registry gives it, else one from Debian packages.
@@ -110,7 +103,7 @@ def resolve_base(matrix: Matrix, python: str, daemon: Daemon, store: Path, liste
     base = declared(matrix, python)
     before = recorded(matrix, python, store)
     if base.image is not None and (before is None or before.reference == base.image):
-        why = _obtain(base.image, daemon, listener)
+        why = _obtain(base.image, images, listener)
         if not why:
             return _remember(_official(base.image, python), base, store)
         if base.debian is None:
@@ -123,7 +116,7 @@ def resolve_base(matrix: Matrix, python: str, daemon: Daemon, store: Path, liste
         listener.note(f"{base.image}: {why}; Python {python} comes from Debian {base.debian} packages instead")
     assert base.debian is not None
     made = debian.build(base.debian, store / "bases", listener)
-    reference = debian.import_image(made, daemon)
+    reference = debian.import_image(made, images)
     chosen = BaseImage(
         f"sha256:{made.hash}", f"Debian {base.debian} {made.hash[:12]} (mmdebstrap)", reference, python, zstd=True
     )
@@ -140,16 +133,16 @@ def restored_name(reference: str) -> str:
     return f"repromatrix-base:{reference.rpartition('@sha256:')[2]}"
 
 
-def local_name(base: BaseImage, daemon: Daemon) -> str:
+def local_name(base: BaseImage, images: Images) -> str:
     """The name under which the engine has `base`: its reference, or `restored_name`.
 
     Raises:
         InfraError: The engine does not answer.
     """
-    if "@sha256:" not in base.reference or _has(base.reference, daemon):
+    if "@sha256:" not in base.reference or images.id_of(base.reference):
         return base.reference
     restored = restored_name(base.reference)
-    return restored if _has(restored, daemon) else base.reference
+    return restored if images.id_of(restored) else base.reference
 
 
 def resolve_digests(matrix: Matrix, host: str) -> dict[str, str]:
@@ -166,7 +159,7 @@ def resolve_digests(matrix: Matrix, host: str) -> dict[str, str]:
         if base.image is None:
             continue
         tag = base.image.partition("@")[0]
-        why, digest = _ask_registry(tag, host)
+        why, digest = connect(host).digest(tag)
         if why:
             raise InfraError(
                 f"the digest of {tag} cannot be had: {why}", hint="try again where a registry is reachable"
@@ -179,64 +172,11 @@ def _official(reference: str, python: str) -> BaseImage:
     return BaseImage(reference.rpartition("@")[2], reference, reference, python)
 
 
-def _obtain(reference: str, daemon: Daemon, listener: Listener) -> str:
+def _obtain(reference: str, images: Images, listener: Listener) -> str:
     """Make sure that the engine has the image; returns why not, or nothing."""
-    if _has(reference, daemon) or _has(restored_name(reference), daemon):
+    if images.id_of(reference) or images.id_of(restored_name(reference)):
         return ""
-    why, _ = _ask_registry(reference, daemon.host)
-    return why or _pull(reference, daemon, listener)
-
-
-def _has(reference: str, daemon: Daemon) -> bool:
-    from docker.errors import ImageNotFound
-
-    with daemon_errors(daemon.host, f"look for {reference}"):
-        try:
-            daemon.api.inspect_image(reference)  # type: ignore[no-untyped-call]  # the stubs leave it bare
-        except ImageNotFound:
-            return False
-    return True
-
-
-def _ask_registry(reference: str, host: str) -> tuple[str, str]:
-    """(why the registry gives no digest, the digest): one of them is empty."""
-    from docker.errors import APIError
-    from requests.exceptions import Timeout
-
-    daemon = connect(host, timeout=REGISTRY_TIMEOUT)
-    with daemon_errors(host, "ask the registry"):
-        try:
-            answer = daemon.api.inspect_distribution(reference)  # type: ignore[no-untyped-call]  # the stubs leave it bare
-        except APIError as error:
-            return f"the registry does not give it ({_short(str(error.explanation or error))})", ""
-        except Timeout:
-            return f"no registry answered within {REGISTRY_TIMEOUT} s", ""
-    return "", str(answer["Descriptor"]["digest"])
-
-
-def _pull(reference: str, daemon: Daemon, listener: Listener) -> str:
-    """Pull by digest; returns why it failed, or nothing."""
-    task = listener.start("base", reference, unit="B")
-    seen: dict[str, int] = {}
-    deadline = time.monotonic() + PULL_TIMEOUT
-    with daemon_errors(daemon.host, f"pull {reference}"):
-        for event in daemon.api.pull(reference, stream=True, decode=True):
-            if "error" in event:
-                task.finish("failed")
-                return f"the pull failed ({_short(event['error'])})"
-            if time.monotonic() > deadline:
-                task.finish("failed")
-                return f"the pull did not end within {PULL_TIMEOUT} s"
-            if event.get("status") == "Downloading" and (now := event["progressDetail"].get("current")):
-                task.advance(now - seen.get(event["id"], 0))
-                seen[event["id"]] = now
-    task.finish()
-    return ""
-
-
-def _short(text: str) -> str:
-    """The last and so most specific part of a chain of errors, without the addresses before it."""
-    return re.sub(r"\s+", " ", text).strip()[-160:]
+    return images.obtain(reference, listener)
 
 
 def _record(base: Base, store: Path) -> Path:

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from repromatrix.envs.command import run_command
-from repromatrix.envs.daemon import LABEL, Daemon, daemon_errors
+from repromatrix.envs.daemon import LABEL
 from repromatrix.envs.debs import complete, identities, local_source, readable, write_index
+from repromatrix.envs.images import Images
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
 
@@ -300,7 +301,7 @@ def package_list(tar: Path) -> str:
     raise InfraError("the root file system has no list of packages", where=str(tar))
 
 
-def import_image(base: DebianBase, daemon: Daemon) -> str:
+def import_image(base: DebianBase, images: Images) -> str:
     """Make sure that the engine has `base`; returns its reference, `repromatrix-base:<hash>`.
 
     Raises:
@@ -309,30 +310,25 @@ def import_image(base: DebianBase, daemon: Daemon) -> str:
     import zstandard
 
     reference = f"repromatrix-base:{base.hash}"
-    with daemon_errors(daemon.host, f"import the base image {base.release}"):
-        if daemon.api.images(name=reference, filters={"label": f"{LABEL}base={base.hash}"}):
+    changes = [
+        f"LABEL {LABEL}base={base.hash}",
+        "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "ENV LANG=C.UTF-8",
+        'CMD ["python3"]',
+    ]
+    # Of two imports at once the images differ, and what is built on the one shares no layer with the other's.
+    with _exclusive(base.archive.parent / f"{base.release}.lock"):
+        if images.labelled([f"{LABEL}base={base.hash}"], reference):
             return reference
-        changes = [
-            f"LABEL {LABEL}base={base.hash}",
-            "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            "ENV LANG=C.UTF-8",
-            'CMD ["python3"]',
-        ]
         try:
             with base.archive.open("rb") as packed:
                 # Unpacked here: dockerd 26.1.5 dies of a nil pointer in its own zstd reader.
                 tar = io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(packed), 1 << 20)
-                answer = daemon.api.import_image_from_stream(
-                    tar, repository="repromatrix-base", tag=base.hash, changes=changes
-                )
+                images.import_tar(tar, reference, changes)
         except zstandard.ZstdError as error:
             raise InfraError(
                 f"the base is damaged: {error}", where=str(base.archive), hint="delete it; the next run builds it again"
             ) from error
-    events = [json.loads(line) for line in str(answer).splitlines() if line.strip()]
-    for event in events:
-        if "error" in event:
-            raise InfraError(f"the Docker daemon could not import the base image: {event['error']}", where=daemon.host)
     return reference
 
 

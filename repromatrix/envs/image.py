@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING
 from repromatrix import __version__
 from repromatrix.envs.base import BaseImage, local_name
 from repromatrix.envs.command import run_command
-from repromatrix.envs.daemon import LABEL, Daemon, daemon_errors, trouble
+from repromatrix.envs.daemon import LABEL
 from repromatrix.envs.disk import write_text
+from repromatrix.envs.images import Build, Images
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.pack import has_bytecode
 from repromatrix.envs.pack_core import MTIME
@@ -50,8 +51,6 @@ and so the layer's digest."""
 UNPACK = f'for pack in {PACKS}/*.tar; do tar --delay-directory-restore -xf "$pack" -C / || exit 1; done'
 """In sorted archives `jax-0.6.0.dist-info/` comes between `jax/` and its files: without the option tar sets the time
 of `jax/` too early."""
-
-BUILDX_HINT = "install Docker's buildx plugin: package docker-buildx-plugin (Docker's) or docker-buildx (Debian's)"
 
 _TEMPLATE = Path(__file__).resolve().parents[2] / "containers" / "Dockerfile.j2"
 _PACK_CORE = Path(__file__).resolve().with_name("pack_core.py")
@@ -140,23 +139,21 @@ def _write_folder(lock: Lock, base: BaseImage, folder: Path) -> None:
             write_text(path, text)
 
 
-def known(lock: Lock, base: BaseImage, daemon: Daemon) -> str | None:
+def known(lock: Lock, base: BaseImage, images: Images) -> str | None:
     """Id of the image of `lock` on `base` if the engine has it.
 
     Raises:
         InfraError: The engine does not answer.
     """
     wanted = [f"{LABEL}lock={lock.hash}", f"{LABEL}base={base.reference}", f"{LABEL}recipe={recipe(lock)}"]
-    with daemon_errors(daemon.host, "list its images"):
-        found = daemon.api.images(filters={"label": wanted})
-    return min((str(image["Id"]) for image in found), default=None)
+    return min(images.labelled(wanted), default=None)
 
 
 def build(
     lock: Lock,
     base: BaseImage,
     store: WheelStore,
-    daemon: Daemon,
+    images: Images,
     listener: Listener,
     cancel: threading.Event | None = None,
 ) -> str:
@@ -167,9 +164,9 @@ def build(
         store: Holds every wheel of the lock.
 
     Raises:
-        InfraError: A wheel is missing, buildx is missing, the daemon is gone or its disk full, the build failed.
+        InfraError: A wheel is missing, buildx is missing, the engine is gone or its disk full, the build failed.
     """
-    with _slot(daemon, listener):
+    with _slot(images, listener):
         task = listener.start("build", lock.id, len(layers(lock)) + 2)
         try:
             # On the store's file system, so that packs can be hard-linked; a killed build's room is found by its name.
@@ -177,9 +174,11 @@ def build(
             with store.locked(room, cancel), store.scratch(room) as scratch:
                 wheels, files, iid = scratch / "wheels", scratch / "files", scratch / "iid"
                 wheels.mkdir()
-                _lay_out(lock, base, store, daemon, listener, wheels)
+                _lay_out(lock, base, store, images, listener, wheels)
                 _write_folder(lock, base, files)
-                image = called(_buildx(lock, base, daemon, wheels, files, iid, task, cancel), lock, base, daemon)
+                local = local_name(base, images)
+                request = Build(files, wheels, iid, tag(lock), base.reference, local, _epoch(lock))
+                image = called(_build(lock, request, images, task, cancel), lock, base, images)
         except BaseException:
             task.finish("failed")
             raise
@@ -187,22 +186,16 @@ def build(
     return image
 
 
-def called(built: str, lock: Lock, base: BaseImage, daemon: Daemon) -> str:
+def called(built: str, lock: Lock, base: BaseImage, images: Images) -> str:
     """What the engine calls the image that BuildKit calls `built`: on containerd's store they may differ."""
-    from docker.errors import ImageNotFound
-
-    with daemon_errors(daemon.host, f"look at the image of {lock.id}"):
-        try:
-            return str(daemon.api.inspect_image(built)["Id"])  # type: ignore[no-untyped-call]  # bare stubs
-        except ImageNotFound:
-            pass
-    if (found := known(lock, base, daemon)) is None:
-        raise InfraError(f"the Docker daemon does not know the image of {lock.id} that it built", where=daemon.host)
+    found = images.id_of(built) or known(lock, base, images)
+    if found is None:
+        raise InfraError(f"{images.called} does not know the image of {lock.id} that it built", where=images.host)
     return found
 
 
 @contextmanager
-def _slot(daemon: Daemon, listener: Listener) -> Iterator[None]:
+def _slot(images: Images, listener: Listener) -> Iterator[None]:
     """Room for one build; the last one out drops BuildKit's copy of the packs (0.55 GB for five CPU environments)."""
     global _active  # noqa: PLW0603  # builds of one process share the engine's cache
     with _count:
@@ -215,24 +208,13 @@ def _slot(daemon: Daemon, listener: Listener) -> Iterator[None]:
             _active -= 1
             idle = not _active
         if idle:
-            _prune(daemon, listener)
+            try:
+                images.drop_copies()
+            except InfraError as error:
+                listener.warn(str(error))
 
 
-def _prune(daemon: Daemon, listener: Listener) -> None:
-    """Drop copies of contexts called `wheels`, and nothing else of BuildKit's cache."""
-    try:
-        with daemon_errors(daemon.host, "drop its copy of the packs"):
-            cache = daemon.api.df()["BuildCache"] or []
-            ids = [entry["ID"] for entry in cache if entry["Description"] == "local source for wheels"]
-            if ids:
-                # BuildKit's prune knows no descriptions (26.1.5: it then drops nothing), but a pattern of ids, quoted.
-                pattern = f'"^({"|".join(ids)})$"'
-                daemon.api.prune_builds(filters={"id": pattern}, all=True)  # type: ignore[arg-type]  # narrow stubs
-    except InfraError as error:
-        listener.warn(str(error))
-
-
-def _lay_out(lock: Lock, base: BaseImage, store: WheelStore, daemon: Daemon, listener: Listener, folder: Path) -> None:
+def _lay_out(lock: Lock, base: BaseImage, store: WheelStore, images: Images, listener: Listener, folder: Path) -> None:
     """Put `<wheel file name>.tar` of every wheel into `folder`."""
     bare = []
     for wheel in lock.wheels:
@@ -246,7 +228,7 @@ def _lay_out(lock: Lock, base: BaseImage, store: WheelStore, daemon: Daemon, lis
             # Official images have no zstd. Sending the packs unpacked costs 3 s per 550 MB.
             _decompress(pack, target)
     if bare:
-        _compile_in_base(base, daemon, bare, folder, lock)
+        _compile_in_base(base, images, bare, folder, lock)
 
 
 def _decompress(pack: Path, target: Path) -> None:
@@ -259,63 +241,35 @@ def _decompress(pack: Path, target: Path) -> None:
         raise InfraError(f"cannot unpack {pack.name}: {error.strerror}", where=str(target.parent)) from error
 
 
-def _compile_in_base(base: BaseImage, daemon: Daemon, wheels: list[Path], folder: Path, lock: Lock) -> None:
+def _compile_in_base(base: BaseImage, images: Images, wheels: list[Path], folder: Path, lock: Lock) -> None:
     """Pack `wheels` with the base's own interpreter: this host has none of that version to compile bytecode with."""
-    argv = [
-        "docker",
-        "--host",
-        daemon.host,
-        "run",
-        "--rm",
-        "--network=none",
-        "--cap-drop=ALL",
-        "--cap-add=DAC_OVERRIDE",
-    ]
+    argv = [*images.command, "run", "--rm", *images.run_options, "--network=none"]
+    argv += ["--cap-drop=ALL", "--cap-add=DAC_OVERRIDE"]
     argv += ["--mount", f"type=bind,source={folder},target=/out"]
     argv += ["--mount", f"type=bind,source={_PACK_CORE},target=/mnt/pack_core.py,readonly"]
     inside = []
     for path in wheels:
         argv += ["--mount", f"type=bind,source={path},target=/mnt/{path.name},readonly"]
         inside.append(f"/mnt/{path.name}")
-    argv += [local_name(base, daemon), "python3", "/mnt/pack_core.py", "/out", *inside]
-    status, output = run_command(argv, timeout=BUILD_TIMEOUT, hint="install Docker's command line client")
+    argv += [local_name(base, images), "python3", "/mnt/pack_core.py", "/out", *inside]
+    status, output = run_command(argv, timeout=BUILD_TIMEOUT, hint=f"install {argv[0]}'s command line client")
     if status:
-        raise trouble(output[-2000:], f"compile the wheels of {lock.id}", daemon.host)
+        raise images.trouble(output[-2000:], f"compile the wheels of {lock.id}")
 
 
-def _buildx(
-    lock: Lock,
-    base: BaseImage,
-    daemon: Daemon,
-    wheels: Path,
-    files: Path,
-    iid: Path,
-    task: Task,
-    cancel: threading.Event | None,
-) -> str:
-    argv = ["docker", "--host", daemon.host, "buildx", "build", "--builder=default", "--progress=plain", "--load"]
-    argv += ["--provenance=false", "--network=none", f"--build-context=wheels={wheels}", f"--iidfile={iid}"]
-    argv += [f"--build-arg=BASE={base.reference}", f"--build-arg=SOURCE_DATE_EPOCH={_epoch(lock)}"]
-    if (local := local_name(base, daemon)) != base.reference:
-        argv += [f"--build-context={base.reference}=docker-image://{local}"]
-    argv += [f"--tag={tag(lock)}", str(files)]
-    done: set[str] = set()
+def _build(lock: Lock, request: Build, images: Images, task: Task, cancel: threading.Event | None) -> str:
+    """Id of the image, as the builder calls it."""
+    ended = images.steps()
 
     def follow(line: str) -> None:
-        # `#7 DONE 1.2s` or `#7 CACHED`, after `#7 [stage-1 3/6] RUN ...`.
-        if match := re.match(r"(#\d+) (\[[^]]*\d+/\d+\]|DONE|CACHED)", line):
-            if match[2].startswith("["):
-                done.add(match[1])
-            elif match[1] in done:
-                done.discard(match[1])
-                task.advance(1)
+        if ended(line):
+            task.advance(1)
 
-    status, output = run_command(argv, timeout=BUILD_TIMEOUT, cancel=cancel, on_line=follow, hint=BUILDX_HINT)
+    argv = images.build_command(request)
+    status, output = run_command(argv, timeout=BUILD_TIMEOUT, cancel=cancel, on_line=follow, hint=images.build_hint)
     if status:
-        if "is not a docker command" in output or "unknown command" in output or "unknown flag: --host" in output:
-            raise InfraError("Docker has no buildx", hint=BUILDX_HINT)
-        raise trouble(output[-3000:], f"build {lock.id}", daemon.host)
-    return iid.read_text().strip()
+        raise images.trouble(output[-3000:], f"build {lock.id}")
+    return request.iid.read_text().strip()
 
 
 def _epoch(lock: Lock) -> int:

@@ -66,18 +66,22 @@ def findings(project: Project) -> Iterator[Finding]:
 
 def _engines(project: Project) -> Iterator[Finding]:
     from repromatrix.engines.docker import DockerEngine
+    from repromatrix.engines.podman import PodmanEngine
     from repromatrix.spec.matrix import load_matrix
 
-    why = DockerEngine(project, load_matrix(project.matrix_toml)).unavailable()
-    if why:
-        yield Finding(
-            "docker engine",
-            "warning",
-            why,
-            "start Docker (or set DOCKER_HOST) and install buildx; without it cells run in venvs, with no isolation",
-        )
+    matrix = load_matrix(project.matrix_toml)
+    engine = PodmanEngine(project, matrix)
+    docker, podman = DockerEngine(project, matrix).unavailable(), engine.unavailable()
+    if docker and podman:
+        fix = "start Docker (or set DOCKER_HOST) and install buildx, or install podman; without either cells run in "
+        yield Finding("docker engine", "warning", docker, f"{fix}venvs, with no isolation")
+        yield Finding("podman engine", "warning", podman, "see docs/engines.md")
     else:
-        yield Finding("docker engine", "ok", os.environ.get("DOCKER_HOST", "default socket"))
+        # One is enough: what the other lacks is told, and needs no fix.
+        yield Finding(
+            "docker engine", "ok", f"not used: {docker}" if docker else os.environ.get("DOCKER_HOST", "default socket")
+        )
+        yield Finding("podman engine", "ok", f"not used: {podman}" if podman else engine.about())
     if shutil.which("mmdebstrap") is None:
         yield Finding(
             "mmdebstrap",
@@ -133,13 +137,14 @@ def gpu_findings(found: Inventory) -> Iterator[Finding]:
 def _gpu_access(project: Project) -> Iterator[Finding]:
     """How containers get the GPUs, where there is an engine for containers."""
     from repromatrix.engines.docker import DockerEngine
+    from repromatrix.engines.podman import PodmanEngine
     from repromatrix.spec.matrix import load_matrix
 
-    engine = DockerEngine(project, load_matrix(project.matrix_toml))
-    if engine.unavailable():
-        return
-    reach = engine.gpu_access()
-    yield Finding("GPUs in docker", "ok" if reach.how else "warning", reach.why)
+    matrix = load_matrix(project.matrix_toml)
+    for engine in (DockerEngine(project, matrix), PodmanEngine(project, matrix)):
+        if not engine.unavailable():
+            reach = engine.gpu_access()
+            yield Finding(f"GPUs in {engine.name}", "ok" if reach.how else "warning", reach.why)
 
 
 def _cuda_libraries(project: Project) -> Iterator[Finding]:

@@ -42,7 +42,8 @@ class Imaging:
         self.held = list(held)
         self.bases: list[Image] = []
         self._engine = DockerEngine(project, matrix)
-        why = f"engine = {matrix.run.engine!r}" if matrix.run.engine not in ("auto", "docker") else ""
+        asked = matrix.run.engine
+        why = "" if asked in ("auto", "docker") else f"engine = {asked!r}, and images are saved from Docker alone"
         why = why or self._engine.unavailable()
         self._daemon: Daemon | None = None if why else connect(address())
         if why:

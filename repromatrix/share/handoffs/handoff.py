@@ -131,7 +131,7 @@ def _case(project: Project, request: Request, wanted: str, listener: Listener, c
     known = [one for one in known_cells(project, matrix, repros) if one.attempts and one.outcome is not Outcome.INFRA]
     known = [one for one in known if request.engine in ("", "auto", one.engine)]
     # Of two engines' results that in a container counts: it is what the reader starts.
-    kept = {one.id: one for one in sorted(known, key=lambda one: one.engine == "docker")}
+    kept = {one.id: one for one in sorted(known, key=lambda one: one.engine in ("docker", "podman"))}
     cell = pick(cells, kept, wanted)
     result = kept.get(cell.id)
     if result is None:
