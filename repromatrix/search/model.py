@@ -138,9 +138,14 @@ class Answer:
         verdicts: Of every place that was tried.
         rate: (lowest, highest) failure rate of bad versions that the attempts allow; both 1 where none came and went.
         refused: Why there is no search: an end is not what it is said to be, or has no verdict. Empty = there was one.
+        refused_at: The place that `refused` speaks of, as the subject of its sentence; None = of none.
+        passes: Passes without a failure after which a version counts as good, 0 = no number is enough. Where it is more
+            than `Rules.most`, no version does: those that passed are `AMBIGUOUS`.
     """
 
     edges: tuple[Edge, ...]
     verdicts: Mapping[int, Verdict]
     rate: tuple[float, float] = (1.0, 1.0)
     refused: str = ""
+    refused_at: int | None = None
+    passes: int = 1
