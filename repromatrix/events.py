@@ -23,7 +23,7 @@ class Listener(Protocol):
 
         Args:
             phase: One word: `lock`, `fetch`, `unpack`, `base`, `build`, `venv`, `run`, `report`, `copy`, `split`,
-                `save`, `load`, `verify`, `gc`.
+                `save`, `load`, `verify`, `gc`, `try`.
             name: What is worked on: a wheel's file name, an environment's id, a cell's id.
             total: Units expected, or None where unknown.
             unit: `B` for bytes, empty for a count.

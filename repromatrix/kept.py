@@ -9,6 +9,7 @@ from pathlib import Path
 
 from repromatrix import __version__
 from repromatrix.engines.base import ISOLATION
+from repromatrix.evidence.signature import VERSION
 from repromatrix.flow import host_facts
 from repromatrix.graded import grade_attempt, recall
 from repromatrix.plan import Request, choose, load
@@ -87,6 +88,12 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
                     changes.append({"cell": kept.id, "attempt": after.number, **words})
             results.save_cells([with_attempts(kept, cell.expect, graded)])
     return changes, total
+
+
+def up_to_date(project: Project, cell: Cell, rules: Sequence[SignatureRule], attempt: AttemptResult) -> AttemptResult:
+    """`attempt`, signed again where an older algorithm signed it: titles of two algorithms do not meet."""
+    signature = attempt.signature
+    return attempt if signature is None or signature.version == VERSION else _again(project, cell, rules, attempt)
 
 
 def _again(project: Project, cell: Cell, rules: Sequence[SignatureRule], attempt: AttemptResult) -> AttemptResult:

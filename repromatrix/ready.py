@@ -43,8 +43,11 @@ class Ready:
         with self._mutex:
             return self._turns[lock.hash]
 
-    def fetch(self, lock: Lock) -> None:
+    def fetch(self, lock: Lock, cancel: threading.Event | None = None) -> None:
         """Download what is missing; nothing where the engine has the environment.
+
+        Args:
+            cancel: Of this work alone.
 
         Raises:
             InfraError: See `fetch_missing`.
@@ -52,16 +55,19 @@ class Ready:
         with self._turn(lock):
             if self.engine.known(lock) is None:
                 store = WheelStore(self.project.store)
-                fetch_missing(lock, self.matrix, store, self.listener, self.cancel, offline=self.offline)
+                fetch_missing(lock, self.matrix, store, self.listener, cancel or self.cancel, offline=self.offline)
 
-    def prepare(self, lock: Lock) -> Prepared:
+    def prepare(self, lock: Lock, cancel: threading.Event | None = None) -> Prepared:
         """Build the environment of fetched wheels.
+
+        Args:
+            cancel: Of this work alone.
 
         Raises:
             InfraError: It cannot be built.
         """
         with self._turn(lock):
-            return self.engine.known(lock) or self.engine.prepare(lock, self.listener, self.cancel)
+            return self.engine.known(lock) or self.engine.prepare(lock, self.listener, cancel or self.cancel)
 
 
 def fetch_missing(

@@ -66,6 +66,7 @@ class FakeIndex:
         broken: File names answered with other bytes than the index promises.
         empty: Projects whose page lists no file, as the login page of a network does.
         yanked: File names that were withdrawn (PEP 592), with the reason or True.
+        pythons: What files ask of Python (`requires-python`), by name.
         refuses: HTTP status that answers every request, 0 = none.
     """
 
@@ -76,6 +77,7 @@ class FakeIndex:
     broken: set[str] = field(default_factory=set)
     empty: set[str] = field(default_factory=set)
     yanked: dict[str, str | bool] = field(default_factory=dict)
+    pythons: dict[str, str] = field(default_factory=dict)
     refuses: int = 0
 
     def add(
@@ -101,8 +103,9 @@ class FakeIndex:
                 "url": f"../../files/{item.path.name}",
                 "hashes": {"sha256": item.sha256},
                 "size": item.path.stat().st_size,
-                "upload-time": item.uploaded,
+                **({"upload-time": item.uploaded} if item.uploaded else {}),
                 "yanked": self.yanked.get(item.path.name, False),
+                "requires-python": self.pythons.get(item.path.name),
             }
             for item in self.published
             if item.name == name
@@ -147,7 +150,7 @@ def serve(folder: Path) -> Iterator[FakeIndex]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     index.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()  # its stop waits so long
     try:
         yield index
     finally:

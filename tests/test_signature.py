@@ -549,6 +549,15 @@ def test_every_recording_is_in_the_table() -> None:
     assert (logs | others) - listed == set()
 
 
+@pytest.mark.parametrize("said", ["Fatal Python error: ", "Fatal Python error: \n", "Fatal Python error:"])
+def test_a_fault_handler_that_was_cut_off_says_nothing(said: str) -> None:
+    """jax 0.10.2 on jax-ml/jax#39257: a second thread crashed while the handler wrote of the first one."""
+    assert (
+        crash(said, "SIGSEGV", ("slinky::internal::can_fuse<T>",)).title
+        == "signal SIGSEGV in slinky::internal::can_fuse<T>"
+    )
+
+
 def test_fatal_errors_of_several_processes_in_one_line() -> None:
     said = "Fatal Python error: Fatal Python error: Fatal Python error: Segmentation fault\n"
     once = sign(Outcome.ERROR, None, "Fatal Python error: Segmentation fault\n", exit_status=4)

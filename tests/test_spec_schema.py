@@ -10,6 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
+from repromatrix.regressions.bisection import schema as bisection
 from repromatrix.report.document import document
 from repromatrix.report.schema import schemas, text, write
 from repromatrix.spec.block import find_block
@@ -25,8 +26,9 @@ def valid(name: str, data: object) -> bool:
 
 def test_what_is_checked_in_is_up_to_date() -> None:
     kept = {path.name: path.read_text() for path in (ROOT / "schemas").iterdir()}
-    assert kept == {name: text(schema) for name, schema in schemas().items()}, (
-        "run: python -m repromatrix.report.schema"
+    others = {bisection.NAME: text(bisection.schema())}
+    assert kept == {name: text(schema) for name, schema in schemas().items()} | others, (
+        "run: python -m repromatrix.report.schema; python -m repromatrix.regressions.bisection.schema"
     )
 
 

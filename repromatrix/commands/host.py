@@ -22,7 +22,11 @@ def doctor(json: str, write_cdi: str = "") -> int:
     from repromatrix.ui.doctor import findings
 
     if write_cdi:
-        say(f"wrote {write_specification(Path(write_cdi))}; docs/gpus.md says how an engine is told of it")
+        wrote = write_specification(Path(write_cdi))
+        if json:
+            write_json(json, {"schema": 1, "wrote": str(wrote)})
+        if json != "-":
+            say(f"wrote {wrote}; docs/gpus.md says how an engine is told of it")
         return 0
     found = []
     for finding in findings(find_project()):

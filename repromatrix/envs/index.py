@@ -94,6 +94,7 @@ def compile_requirements(
     indexes: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     cancel: threading.Event | None = None,
+    resolution: str = "highest",
 ) -> Resolution:
     """Resolve `requirements` for one Python and platform, wheels only.
 
@@ -103,6 +104,7 @@ def compile_requirements(
         options: Further options of `uv pip compile`.
         overrides: Requirements that replace what packages ask for.
         indexes: Extra indexes, searched first.
+        resolution: Which of the versions that fit is taken: `highest` or `lowest`.
 
     Raises:
         Unsatisfiable: uv found no solution, and the index answered.
@@ -115,8 +117,8 @@ def compile_requirements(
         # An empty folder to work in: uv looks for [tool.uv] in the folders above its working directory.
         folder = Path(name)
         command = [_uv(), "pip", "compile", "-", "--python", sys.executable, "--python-version", python]
-        command += ["--python-platform", platform, "--only-binary", ":all:", "--no-progress", "--resolution", "highest"]
-        command += ["--format", "pylock.toml", "-o", "pylock.out.toml", *options]
+        command += ["--python-platform", platform, "--only-binary", ":all:", "--resolution", resolution]
+        command += ["--format", "pylock.toml", "-o", "pylock.out.toml", "--no-progress", *options]
         if overrides:
             (folder / "overrides.txt").write_text("\n".join(overrides) + "\n")
             command += ["--override", "overrides.txt"]
@@ -287,6 +289,13 @@ def extra_indexes(matrix: Matrix | None, versions: Iterable[str]) -> list[str]:
     return [url for name, url in (matrix.indexes if matrix else ()) if name != "nightly" or dev]
 
 
+def answers(store: Path, indexes: Iterable[str]) -> Path:
+    """Folder of the store for what the user's index and `indexes` answered."""
+    env = uv_environment()
+    asked = redact(" ".join([*indexes, *(env.get(key, "") for key in (*DEFAULT_INDEX, *EXTRA_INDEX))]))
+    return store / "index" / hashlib.sha256(asked.encode()).hexdigest()[:12]
+
+
 def release_time(name: str, version: str, store: Path | None = None, matrix: Matrix | None = None) -> str:
     """RFC 3339 time at which the pure-Python project `name` uploaded `version`.
 
@@ -301,12 +310,10 @@ def release_time(name: str, version: str, store: Path | None = None, matrix: Mat
     """
     if (day := re.search(r"\.dev(\d{4})(\d\d)(\d\d)", version)) is not None:
         return f"{day[1]}-{day[2]}-{day[3]}T00:00:00Z"
-    env = uv_environment()
     indexes = extra_indexes(matrix, [version])
-    asked = redact(" ".join([*indexes, *(env.get(key, "") for key in (*DEFAULT_INDEX, *EXTRA_INDEX))]))
     kept = None
     if store is not None:
-        kept = store / "index" / hashlib.sha256(asked.encode()).hexdigest()[:12] / f"{name}-{version}"
+        kept = answers(store, indexes) / f"{name}-{version}"
         if kept.is_file() and re.fullmatch(r"[\dT:-]{19}Z", found := kept.read_text().strip()):
             return found
     # A Python newer than any: what this release asks of Python is not the question here.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from repromatrix.envs import compat
 from repromatrix.envs.index import (
@@ -155,7 +156,8 @@ def resolve(
     try:
         cutoff = _cutoff(environment, store, matrix)
         resolved = ask(request := request_of(environment))
-        if environment.cuda == "none" and all(package.name != "jaxlib" for package in resolved.packages):
+        free = environment.cuda == "none" and environment.axis("jaxlib") is None
+        if free and not _pins_jaxlib(environment.jax, resolved):
             resolved = ask(request := request_of(environment, cpu_extra=True))
     except Unsatisfiable as error:
         if (name := compat.missing_version(error.stderr)) is not None:
@@ -168,6 +170,11 @@ def resolve(
     except InfraError as error:
         raise InfraError(error.message, where=error.where or environment.id, hint=error.hint) from error
     return _lock_of(environment, request, resolved, cutoff, listener)
+
+
+def _pins_jaxlib(jax: str, resolved: Resolution) -> bool:
+    """Whether plain `jax` asks for its jaxlib: where it does not, a package such as flax brings the newest there is."""
+    return Version(jax) >= Version("0.4.27") and any(package.name == "jaxlib" for package in resolved.packages)
 
 
 def _require_any(name: str, environment: Environment, indexes: list[str], cancel: threading.Event | None) -> None:

@@ -161,6 +161,8 @@ class _Reader:
             return self._fatal(log, place) if "F" in (log["old"], log["new"]) else None
         if line.startswith("Fatal Python error: "):
             words = line.rpartition("Fatal Python error: ")[2].strip()  # of several processes in one line
+            if not words:  # cut off: a second thread crashed while the handler wrote (jax 0.10.2, jax-ml/jax#39257)
+                return None
             return Failure("signal", _FAULTS[words]) if words in _FAULTS else Failure("signal", "SIGABRT", line)
         if line.startswith("terminate called"):
             following = self.lines[place + 1].strip() if place + 1 < len(self.lines) else ""

@@ -41,7 +41,7 @@ from repromatrix.evidence.model import Signature
 from repromatrix.evidence.text import condense, normalise, shorten
 from repromatrix.spec.model import Outcome
 
-VERSION = 2
+VERSION = 3
 """Of the algorithm; raised whenever a title can change, so that kept evidence is signed again."""
 
 HANG = "hang"

@@ -65,11 +65,13 @@ class Series:
         axis: `jax`, `jaxlib`, `nccl`, `date`, or a package.
         versions: Oldest first.
         left_out: (version, reason) of versions in the range that no cell can try.
+        meant: (words, version) of what was asked for by a day or in another spelling.
     """
 
     axis: str
     versions: tuple[Version, ...]
     left_out: tuple[tuple[str, str], ...] = ()
+    meant: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

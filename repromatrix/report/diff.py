@@ -11,7 +11,7 @@ from repromatrix.envs.model import Wheel
 from repromatrix.evidence.pass_diff import PassChange
 from repromatrix.report.escape import code, fence, printable, prose
 from repromatrix.report.fit import Section, fit, table
-from repromatrix.results.difference import CellChanges, Difference, FlagChanges, ModuleChanges
+from repromatrix.results.difference import CellChanges, Difference, FlagChanges, ModuleChanges, PackageChange
 from repromatrix.results.model import CellResult
 
 SCHEMA = 1
@@ -76,10 +76,7 @@ def document(difference: Difference, command: str) -> dict[str, Any]:
             {"id": lock.id, "lock": lock.hash, "as_of": lock.as_of, "cutoff": lock.cutoff}
             for lock in (difference.first, difference.second)
         ],
-        "packages": [
-            {"name": each.name, "kind": each.kind, "first": _wheel(each.first), "second": _wheel(each.second)}
-            for each in difference.packages
-        ],
+        "packages": [change_object(change) for change in difference.packages],
         "flags": None if flags is None else _flags_object(flags),
         "flags_missing": difference.flags_missing,
         "cells": [_cell_object(cell) for cell in difference.cells],
@@ -216,6 +213,16 @@ def _names(names: Iterable[str]) -> str:
     listed = list(names)
     more = f" and {len(listed) - 8} more" if len(listed) > 8 else ""
     return ", ".join(listed[:8]) + more
+
+
+def change_object(change: PackageChange) -> dict[str, Any]:
+    """A project whose wheel differs, as `--json` has it."""
+    return {
+        "name": change.name,
+        "kind": change.kind,
+        "first": _wheel(change.first),
+        "second": _wheel(change.second),
+    }
 
 
 def _wheel(wheel: Wheel | None) -> dict[str, str] | None:

@@ -14,7 +14,7 @@ from repromatrix.results.combine import clip
 from repromatrix.results.model import CellResult
 from repromatrix.spec.model import Outcome
 
-_RED, _GREEN, _YELLOW, _BOLD = "31", "32", "33", "1"
+RED, GREEN, YELLOW, BOLD = "31", "32", "33", "1"
 
 
 def render_table(cells: Sequence[CellResult], width: int = 0, *, colour: bool = False) -> str:
@@ -34,7 +34,7 @@ def render_table(cells: Sequence[CellResult], width: int = 0, *, colour: bool = 
     for repro, own in by_repro.items():
         for grid in grids(own):
             title = clean(repro) + (f" ({grid.engine})" if grid.engine else "")
-            blocks.append(_paint(title, _BOLD, colour) + "\n" + _render(grid, notes, width, colour))
+            blocks.append(paint(title, BOLD, colour) + "\n" + _render(grid, notes, width, colour))
         blocks += [
             textwrap.fill(
                 f"engines disagree on {clean(group[0].id)}: "
@@ -90,13 +90,14 @@ def _coloured(cell: CellResult | None, text: str, colour: bool) -> str:
     if cell is None:
         return text
     if contradicts(cell) or cell.outcome is Outcome.INFRA:
-        return _paint(text, _RED, colour)
+        return paint(text, RED, colour)
     if cell.outcome in (Outcome.SKIP, Outcome.INCONCLUSIVE):
-        return _paint(text, _YELLOW, colour)
-    return _paint(text, _GREEN, colour and (cell.as_expected is True or cell.outcome is Outcome.OK))
+        return paint(text, YELLOW, colour)
+    return paint(text, GREEN, colour and (cell.as_expected is True or cell.outcome is Outcome.OK))
 
 
-def _paint(text: str, code: str, colour: bool) -> str:
+def paint(text: str, code: str, colour: bool) -> str:
+    """`text` in a colour of ANSI, `RED` and so on, where `colour` says so."""
     return f"\x1b[{code}m{text}\x1b[0m" if colour and text else text
 
 

@@ -74,14 +74,14 @@ def tally(attempts: Sequence[AttemptResult]) -> list[list[AttemptResult]]:
     if not attempts:
         raise ValueError("a cell without attempts has no combined outcome")
     counting = [attempt for attempt in attempts if attempt.outcome is not Outcome.INFRA] or list(attempts)
-    groups: list[tuple[set[object], list[AttemptResult]]] = []
+    groups: list[tuple[frozenset[object], list[AttemptResult]]] = []
     for attempt in counting:
-        marks, members = _marks(attempt), [attempt]
-        for group in [group for group in groups if group[0] & marks]:
+        names, members = marks(attempt), [attempt]
+        for group in [group for group in groups if group[0] & names]:
             groups.remove(group)
-            marks |= group[0]
+            names |= group[0]
             members = [*group[1], *members]
-        groups.append((marks, members))
+        groups.append((names, members))
     order = {id(attempt): place for place, attempt in enumerate(counting)}
     return sorted((members for _, members in groups), key=lambda group: (-len(group), order[id(group[0])]))
 
@@ -128,13 +128,14 @@ def _claims(outcome: Outcome) -> int:
     return _LEAST_CLAIMING.index(outcome) if outcome in _LEAST_CLAIMING else -1
 
 
-def _marks(attempt: AttemptResult) -> set[object]:
+def marks(attempt: AttemptResult) -> frozenset[object]:
+    """What names the way an attempt ended; two ended the same way where these meet, see `tally`."""
     outcome = attempt.outcome
     if not outcome.failed:
-        return {outcome}
+        return frozenset({outcome})
     if attempt.signature is not None:
-        return {(outcome, title) for title in attempt.signature.titles}
-    return {outcome} if outcome is Outcome.HANG else {(outcome, attempt.exit_status, attempt.signal)}
+        return frozenset((outcome, title) for title in attempt.signature.titles)
+    return frozenset({outcome if outcome is Outcome.HANG else (outcome, attempt.exit_status, attempt.signal)})
 
 
 def _ending(exit_status: int | None, signal: str | None) -> str:

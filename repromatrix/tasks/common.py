@@ -8,7 +8,7 @@ HELP = {
     "repro": "repros to take: globs over their names, separated by commas, or the path of a script",
     "env": "environments to take: globs over their ids, separated by commas ('*' = all)",
     "target": "targets to take: globs, separated by commas",
-    "engine": "auto, docker or venv",
+    "engine": "auto, docker, podman or venv",
     "jobs": "attempts at once",
     "repeat": "attempts per cell",
     "rerun": "run again what is known already",
@@ -18,9 +18,15 @@ HELP = {
 
 
 def told(*names: str, **more: str) -> dict[str, str]:
+    """The help of a task: of the shared options named, and of its own."""
     return {**{name: HELP[name] for name in names}, **more}
 
 
 def end(code: int) -> None:
+    """End the task with an exit code; 0 lets invoke go on to the next task.
+
+    Raises:
+        Exit: It is another.
+    """
     if code:
         raise Exit(code=code)

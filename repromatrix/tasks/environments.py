@@ -53,7 +53,7 @@ def render(_: Context, repro: str = "", env: str = "", check: bool = False, json
 
 @task(auto_shortflags=False, help=told("repro", "env", "engine", "offline", "json"))
 def build(_: Context, repro: str = "", env: str = "", engine: str = "", offline: bool = False, json: str = "") -> None:
-    """Make the chosen environments ready: images for docker, venvs for venv."""
+    """Make the chosen environments ready: images for docker and podman, venvs for venv."""
     from repromatrix import plan
     from repromatrix.commands import environments
 

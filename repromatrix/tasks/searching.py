@@ -67,12 +67,12 @@ def bisect(
     """Find since when a repro fails, and until when: sweep over the releases, then bisect each change."""
     from repromatrix import plan
     from repromatrix.commands import bisect, common
-    from repromatrix.commands.searching import rules
+    from repromatrix.commands.searching import Sure
     from repromatrix.regressions.model import Wanted
 
     asked = plan.Request(repro, env, target, engine, rerun=rerun, offline=offline, command=common.typed())
     wanted = Wanted(good, bad, oldest, newest, axis, signature, metric, find, sweep, nightly, not no_prefetch)
-    sure = rules(confidence, rate, attempts)
+    sure = Sure(confidence, rate, attempts)
     end(bisect.bisect(asked, wanted, sure, tuple(param or ()), jobs=jobs, markdown=markdown, json=json))
 
 
@@ -113,10 +113,10 @@ def minimise(
     """Find the smallest difference that flips the verdict: packages, XLA flags, variables, a parameter's threshold."""
     from repromatrix import plan
     from repromatrix.commands import common, minimise
-    from repromatrix.commands.searching import rules
+    from repromatrix.commands.searching import Sure
 
     asked = plan.Request(repro, env, target, engine, offline=offline, command=common.typed())
-    sure, params = rules(confidence, rate, attempts), tuple(param or ())
+    sure, params = Sure(confidence, rate, attempts), tuple(param or ())
     end(
         minimise.minimise(asked, sure, params, cell=cell, good=good, what=what, jobs=jobs, markdown=markdown, json=json)
     )

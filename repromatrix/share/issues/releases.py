@@ -59,7 +59,12 @@ def release(environment: Environment, project: Project) -> Release:
         lock = read_lock(project.locks / f"{environment.id}.txt", environment)
     except UserError:  # the lock has gone or was changed by hand: the versions asked for are still known
         return Release(tuple((name, value, "") for name, value in environment.axes if name in ("jax", "jaxlib")), "")
-    names = ["jax", "jaxlib", *(name for name, _ in environment.axes if name not in ("jax", "jaxlib"))]
+    return release_of(lock, project)
+
+
+def release_of(lock: Lock, project: Project) -> Release:
+    """The release that is locked, and the commit in its wheels where they are in the store."""
+    names = ["jax", "jaxlib", *(name for name, _ in lock.environment.axes if name not in ("jax", "jaxlib"))]
     wheels = {wheel.name: wheel for wheel in lock.wheels}
     told = [wheels[name] for name in names if name in wheels]
     return Release(tuple((each.name, each.version, each.uploaded[:10]) for each in told), _commit(lock, project))

@@ -1,0 +1,90 @@
+"""The command line with which JAX-Toolbox's triage goes on from two releases to one commit.
+
+It builds jax and XLA at commits between the two within an image of JAX-Toolbox and runs a test command in each: exit 0
+passes, anything else fails. It looks for a failure that begins, and for nothing else.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+
+from repromatrix.regressions.model import FoundEdge
+from repromatrix.share.issues.releases import Release
+from repromatrix.spec.model import Cell, word
+
+_FOLDER = "/repros"
+"""Where the repro's folder stands in the container."""
+
+
+@dataclass(frozen=True, slots=True)
+class Triage:
+    """How to go on.
+
+    Attributes:
+        command: For a shell, in a checkout; empty where there is none.
+        fill_in: Sentences: what stands for the words in capitals and what else to know, or why there is no command.
+    """
+
+    command: str
+    fill_in: tuple[str, ...]
+
+
+def triage(edge: FoundEdge, cell: Cell) -> Triage:
+    """How to go on from `edge`, of whose history any cell will do: its script, parameters and variables count."""
+    if edge.source is None:
+        return Triage("", ())
+    if cell.described is not None or cell.repro.processes > 1:
+        what = "one process on GPUs that are there" if cell.described is not None else "a single process"
+        return Triage("", (f"JAX-Toolbox's triage runs {what}: for this repro there is no command line.",))
+    ends = [_Source.of(release, name) for release, name in zip(edge.releases, edge.source, strict=True)]
+    words = [
+        *("jax-toolbox-triage", "--container-runtime", "docker", "--failing-container", "IMAGE"),
+        *("--passing-versions", ends[0].versions, "--failing-versions", ends[1].versions),
+    ]
+    command = f'{shlex.join(words)} -v "$PWD/repros:{_FOLDER}" -- {shlex.join(_test(edge, cell))}'
+    return Triage(command, tuple(_fill_in(edge, ends)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What one end is called in the repository of jax, and its commits as far as they are known."""
+
+    name: str
+    jax: str
+
+    @classmethod
+    def of(cls, release: Release, name: str) -> _Source:
+        return cls(name if len(name) < 40 else name[:12], release.commit or f"JAX_AT_{name}")
+
+    @property
+    def xla(self) -> str:
+        return f"XLA_AT_{self.name}"
+
+    @property
+    def versions(self) -> str:
+        return f"jax:{self.jax},xla:{self.xla}"
+
+
+def _test(edge: FoundEdge, cell: Cell) -> list[str]:
+    variables = [f"{name}={value}" for name, value in cell.env]
+    params = [part for name, value in cell.params for part in (f"--{name}", word(value))]
+    run = [*(["env", *variables] if variables else []), "python3", f"{_FOLDER}/{cell.repro.path.name}", *params]
+    return run if edge.begins else ["sh", "-c", f"! {shlex.join(run)}"]
+
+
+def _fill_in(edge: FoundEdge, ends: list[_Source]) -> list[str]:
+    tags = [end for end in ends if end.jax.startswith("JAX_AT_")]
+    names = ", ".join(end.jax for end in tags)
+    commits = [f"{names}: `git rev-list -n 1 TAG` in a checkout of jax"] if tags else []
+    xla = (
+        f"{', '.join(end.xla for end in ends)}: the commit in third_party/xla/revision.bzl (in older releases"
+        " workspace.bzl) of jax there"
+    )
+    said = [f"To fill in: {'; '.join(['IMAGE: an image of JAX-Toolbox from about those days', *commits, xla])}."]
+    said.append("Any exit status but 0 counts as this failure there: look at the first one that it shows.")
+    if not edge.begins:
+        said.append(
+            "It looks for a failure that begins, so that the test is turned round: it passes where the repro fails."
+        )
+    return said
