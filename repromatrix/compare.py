@@ -29,7 +29,7 @@ from repromatrix.results.difference import (
 )
 from repromatrix.results.model import CellResult
 from repromatrix.spec.model import Environment, Matrix, Outcome
-from repromatrix.spec.words import nearest
+from repromatrix.spec.words import longer, nearest
 
 LISTED = 20
 """Environments that a refusal names at most."""
@@ -100,7 +100,8 @@ def find_environment(
         return hits[0]
     if hits:
         raise UserError(f"{asked} means {len(hits)} environments{whose}", hint=f"name one of: {_listed(hits)}")
-    advice = nearest(asked, [each.id for each in environments]) or f"there are: {_listed(environments)}"
+    ids = [each.id for each in environments]
+    advice = longer(asked, ids) or nearest(asked, ids) or f"there are: {_listed(environments)}"
     raise UserError(f"no environment{whose} is called {asked}", hint=advice)
 
 

@@ -18,6 +18,7 @@ def conclude(
     engine: str,
     kept: Mapping[str, tuple[AttemptResult, ...]],
     trouble: Mapping[Cell, str],
+    here: tuple[tuple[str, str], ...] = (),
 ) -> CellResult:
     """The result of `cell` after a run.
 
@@ -25,6 +26,7 @@ def conclude(
         engine: Name of the engine of the run.
         kept: Attempts by result key.
         trouble: Why a cell's attempt was lost.
+        here: Facts of this machine.
     """
     key = plan.keys.get(cell, "")
     lock = plan.locks.get(cell.environment)
@@ -44,7 +46,7 @@ def conclude(
         engine=ran,
         base=base if ran else "",
         lock=lock if ran else None,
-        host=plan.ground(cell).hosted if ran else (),
+        host=(*plan.ground(cell).hosted, *here) if ran else (),
         command=again(cell, ran),
     )
     if cell not in trouble or result.outcome is Outcome.INFRA:

@@ -33,6 +33,7 @@ from repromatrix.graded import grade_attempt, record
 from repromatrix.plan import Plan, Request, Selection, choose, gpus_wanted, load, make, tell_left_out
 from repromatrix.project import Project
 from repromatrix.ready import Ready
+from repromatrix.report.layout import counted
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
 from repromatrix.spec.model import Cell, Environment, Matrix, Outcome
@@ -128,7 +129,9 @@ def run_selection(
             except KeyboardInterrupt:
                 interrupted = True
         kept = results.many(keys, or_infra=True)
-        cells = tuple(conclude(plan, cell, engine.name, kept, work.trouble) for cell in selection.cells)
+        # The kernel changes, and kept attempts ran under the one there was then.
+        here = tuple(fact for fact in host_facts() if fact[0] != "kernel")
+        cells = tuple(conclude(plan, cell, engine.name, kept, work.trouble, here) for cell in selection.cells)
         results.save_cells(cells)
     verdicts = zip(selection.cells, cells, strict=True)
     short = tuple(cell.id for cell, result in verdicts if cell in work.trouble and result.outcome is not Outcome.INFRA)
@@ -159,7 +162,8 @@ def _announce(project: Project, plan: Plan, todo: Mapping[Cell, int], engine: En
     wanted = {wheel.sha256 for env in needed for wheel in plan.locks[env].wheels}
     size = sum(wheel.size for wheel in plan.missing if wheel.sha256 in wanted)
     listener.note(
-        f"{sum(todo.values())} attempts of {len(todo)} cells in {len(needed)} environments on {engine.name}; "
+        f"{counted(sum(todo.values()), 'attempt')} of {counted(len(todo), 'cell')} "
+        f"in {counted(len(needed), 'environment')} on {engine.name}; "
         + (f"{size / 1e6:.0f} MB to download" if size else "nothing to download")
     )
     project.store.mkdir(parents=True, exist_ok=True)

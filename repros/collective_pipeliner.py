@@ -9,10 +9,10 @@
 # the sum of its all-reduce at once. The gradient of a data-parallel scan (dp_grad), whose all-reduces nothing in the
 # loop waits for, is changed by the forward pass in every version, that of an FSDP scan (fsdp_grad) by both passes. So a
 # missing dump says that a pass changed nothing, not that it is gone. `collective_pipeliner_probe` tells of the symbols."""
-# targets = ["gpu:2", "h100:8"]
+# targets = ["gpu:2", "gpu:4", "gpu:8", "h100:8"]
 # timeout = "5m"
 # jax     = ["0.4.38", "0.6.2", "0.8.0", "0.10.0", "0.10.1", "0.10.2"]
-# cuda    = ["12", "12-local", "13-local"]         # "12" for gpu:2, of the two newest alone: see matrix.toml
+# cuda    = ["12", "12-local", "13-local"]         # "12" on GPUs, of the two newest alone: see matrix.toml
 # python  = ["3.11", "3.12"]                       # 3.12 with "13-local" alone, on a host's own CUDA: docs/gpus.md
 # params  = { model = ["tp_mlp", "dp_grad", "fsdp_grad"] }
 # [env]

@@ -1,10 +1,10 @@
 # /// repro
 # title   = "Multi-stream windowed einsum fails the HLO verifier for large shards"
 # issue   = "jax-ml/jax#39200"
-# targets = ["gpu:2", "h100:8"]
+# targets = ["gpu:2", "gpu:4", "gpu:8", "h100:8"]
 # timeout = "5m"
 # jax     = ["0.6.2", "0.8.0", "0.10.0", "0.10.1", "0.10.2"]
-# cuda    = ["12", "12-local", "13-local"]         # "12" for gpu:2, of the two newest alone: see matrix.toml
+# cuda    = ["12", "12-local", "13-local"]         # "12" on GPUs, of the two newest alone: see matrix.toml
 # python  = ["3.11", "3.12"]                       # 3.12 with "13-local" alone, on a host's own CUDA: docs/gpus.md
 # env     = { XLA_FLAGS = "--xla_gpu_multi_streamed_windowed_einsum=true --xla_gpu_threshold_for_windowed_einsum_mib=0" }
 # params  = { per_dev = [1024, 2048] }             # rows and columns that each device holds

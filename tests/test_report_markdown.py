@@ -148,7 +148,14 @@ def test_nothing_claimed() -> None:
     free = replace(matrix()[4], expected="", as_expected=None)
     page = repro_page(replace(REPRO, expect=()), [free], RUN)
     assert "1 cell: 1 crash; 1 failed with nothing claimed." in page
-    assert "nothing claimed, was `crash SIGABRT`" in page
+    assert "\n## Failed, and nothing was claimed\n" in page
+    assert f"\n- `{free.environment}` `{free.column}` on `venv`: `crash SIGABRT` `absl-fatal" in page
+    assert "ot as claimed" not in page
+    index = index_page([replace(REPRO, expect=())], [free], RUN)
+    assert "**1 failed, nothing claimed**" in index
+    assert "ot as claimed" not in index
+    both = repro_page(REPRO, [free, replace(matrix()[5], as_expected=False)], RUN)
+    assert both.index("## Not as claimed") < both.index("## Failed, and nothing was claimed")
 
 
 def test_a_finding_stands_once_with_its_cells() -> None:

@@ -122,6 +122,25 @@ def test_the_line_on_the_host_says_whose_host_it_is() -> None:
     assert "\nWritten on a host with GPU compute capability 9.0" in index
 
 
+def test_facts_kept_with_results_are_on_the_page_whoever_writes_it() -> None:
+    other = (("cpu", "Xeon 8481C"), ("gpus", "NVIDIA B200"), ("GPU access", "host"))
+    here = replace(failing(), facts=(*failing().facts, *H200))
+    there = replace(failing(), environment="jax0.10.1", facts=(*failing().facts, *other))
+    writes = RunInfo("invoke report", "2026-12-24T00:00:00Z", 0.0, "1", "venv", "", 0, 2, (("cpu", "a laptop"),))
+    page = repro_page(REPRO, [here], writes)
+    assert "\n\nHost: GPU compute capability 9.0; GPU links NVLink x18 (1); MIG off; cpu Intel(R)" in page
+    assert "NVIDIA H200-2, 2 local devices" in page
+    page = repro_page(REPRO, [here, here, there], writes)
+    assert "\n\nHost of 2 cells: GPU compute capability 9.0;" in page
+    assert page.rstrip().endswith("\n\nHost of 1 cell: cpu Xeon 8481C; gpus NVIDIA B200; GPU access host.")
+    assert "laptop" not in page
+    rest = page.partition("## Environments")[2].partition("## System info")[0]
+    assert "gpus" not in rest  # it is on environments, not on machines
+    assert "nccl of the host" in rest
+    page = repro_page(REPRO, [here, failing()], writes)  # of one it is not known
+    assert page.rstrip().endswith("Written on a host with cpu a laptop.")
+
+
 def test_a_hostile_note_stays_in_its_line_and_block() -> None:
     cell = replace(failing(), attempts=(replace(ATTEMPT, notes=("built with ``` \n# head",)),))
     page = folded([cell], on(H200))

@@ -162,12 +162,53 @@ def test_the_two_gpu_reports_run_on_gpus_and_are_compiled_without() -> None:
                if cell.repro.name == name}
         for name in ("windowed_einsum", "collective_pipeliner")
     }  # fmt: skip
-    on_gpus = {("gpu:2", "12", jax) for jax in ("0.10.1", "0.10.2")}
+    on_gpus = {(f"gpu:{count}", "12", jax) for count in (2, 4, 8) for jax in ("0.10.1", "0.10.2")}
     compiled = {("h100:8", "12-local", jax) for jax in ("0.6.2", "0.8.0", "0.10.0", "0.10.1", "0.10.2")}
     assert places == {
         "windowed_einsum": on_gpus | compiled,
         "collective_pipeliner": on_gpus | compiled | {("h100:8", "12-local", "0.4.38")},
     }
+
+
+EIGHT = ("windowed_einsum", "windowed_einsum_chain", "windowed_einsum_table", "collective_pipeliner")
+"""What one `invoke matrix` runs on a host with eight GPUs and CUDA 13: docs/eight-gpus.md."""
+
+REPORTED = [
+    *("8192x8192x8192", "8192x8192x16384", "16384x8192x8192", "16384x16384x16384", "4096x8192x4096", "4096x8192x8192"),
+    *("8192x4096x8192", "8192x16384x8192", "8192x32768x8192", "8192x65536x8192"),
+]
+"""The rows of the report's boundary table: M, K, N."""
+
+
+@pytest.mark.parametrize("name", EIGHT)
+def test_all_sizes_of_a_host_are_asked_for(name: str) -> None:
+    versions = ("0.8.0", "0.10.0", "0.10.1", "0.10.2")
+    asked = [
+        (cell.environment.jax, cell.target)
+        for cell in EVERYWHERE.cells
+        if cell.repro.name == name and cell.environment.id.endswith("-cuda13local-py312")
+    ]
+    assert set(asked) == {(jax, f"gpu:{count}") for jax in versions for count in (2, 4, 8)}
+
+
+def test_the_boundary_table_claims_what_the_report_does_of_each_cell() -> None:
+    cells = [
+        cell
+        for cell in EVERYWHERE.cells
+        if cell.repro.name == "windowed_einsum_table" and cell.environment.jax == "0.10.2"
+    ]
+    sizes = dict(REPROS["windowed_einsum_table"].params)["size"]
+    assert set(REPORTED) <= set(sizes)
+    assert len(cells) == 3 * len(sizes)
+    claims = {}
+    for cell in cells:
+        m, _, n = (int(part) for part in str(dict(cell.params)["size"]).split("x"))
+        shards = int(cell.target.partition(":")[2])
+        assert cell.expect is not None
+        assert cell.expect.outcome == ((Outcome.ERROR,) if max(m, n) / shards > 1024 else (Outcome.OK,)), cell.id
+        claims[cell.target, dict(cell.params)["size"]] = cell.expect.outcome[0]
+    failing = [size for size in REPORTED if claims["gpu:8", size] is Outcome.ERROR]
+    assert failing == ["8192x8192x16384", "16384x8192x8192", "16384x16384x16384"]
 
 
 @pytest.mark.parametrize("per_dev", [1024, 2048])

@@ -81,15 +81,28 @@ def test_grading_again_changes_nothing(checkout: Checkout) -> None:
 
 
 RANKS = """\
-import os, sys, time, jax
-rank = int(os.environ["REPRO_RANK"])
+import os, pathlib, sys, time, jax
+rank, run = int(os.environ["REPRO_RANK"]), os.getppid()
 print("rank", rank, "of", os.environ["REPRO_WORLD"])
+up, pid = pathlib.Path(f"up.{run}"), pathlib.Path(f"pid.{run}")
 if rank == 1:
+    while not up.exists():
+        time.sleep(0.01)
+    pid.write_text(str(os.getpid()))
     print("no newline", end="")
     sys.exit("rank 1 gives up")
-time.sleep(0.5)
-sys.exit(3)
+up.touch()
+while True:
+    try:
+        os.kill(int(pid.read_text()), 0)
+    except ProcessLookupError:
+        sys.exit(3)
+    except (OSError, ValueError):
+        pass
+    time.sleep(0.01)
 """
+"""Rank 0 is there before rank 1 fails, and ends once the supervisor has seen that. With a sleep instead, a host under
+load has both ends in one look, or starts rank 1 later than that, and then rank 0 is the first to fail."""
 
 
 def test_ranks_are_told_apart(checkout: Checkout) -> None:

@@ -90,6 +90,7 @@ def test_the_folder_holds_what_it_needs(case: Case, folder: Path) -> None:
     assert "sh reproduce.sh\n" in readme
     assert "`error status 1`" in readme
     assert "--gpus" not in readme
+    assert "`docker rmi repromatrix-handoff:" in readme
 
 
 def test_the_archive_is_the_folder_and_the_same_each_time(case: Case) -> None:

@@ -538,6 +538,15 @@ def test_a_glob_that_matches_nothing(expansion: Expansion) -> None:
     assert str(caught.value).startswith('--env "zzz" matches nothing\n  there are: jax0.4.38-cpu-py311, ')
     assert str(caught.value).endswith(" and 6 more")
     with pytest.raises(UserError) as caught:
+        select(expansion, env="jax0.10.2")
+    assert str(caught.value).startswith(
+        '--env "jax0.10.2" matches nothing\n  did you mean "jax0.10.2*"? It matches jax0.10.2-cpu-py311, '
+    )
+    assert str(caught.value).endswith(" and 3 more")
+    with pytest.raises(UserError) as caught:
+        select(expansion, repro="on")
+    assert str(caught.value) == '--repro "on" matches nothing\n  did you mean "one"?'
+    with pytest.raises(UserError) as caught:
         select(expansion, default=("jax9*",))
     assert caught.value.message == '[run] default "jax9*" matches nothing'
     with pytest.raises(InputErrors) as several:

@@ -35,7 +35,6 @@ def block(title: str, target: str = "cpu") -> str:
         ("# /// script\n# dependencies = []\n# ///\n# The words\nx = 1\n", "", "The words", "cpu"),
         ("from __future__ import annotations\nimport jax\n", "", "my bug", "cpu"),
         ('"""He said \\"no\\" \\\\o/."""\nx = 1\n', "", r"He said \"no\" \\o/.", "cpu"),
-        ("print 'python 2'\n", "", "my bug", "cpu"),
         ('import jax\nprint(jax.devices("gpu"))\n', "", "my bug", "gpu"),
         ("import jax\njax.devices('cuda')\n", "", "my bug", "gpu"),
         ("os.environ['XLA_FLAGS'] = '--xla_gpu_autotune_level=0'\n", "", "my bug", "gpu"),
@@ -70,7 +69,7 @@ def test_windows_newlines_stay() -> None:
     assert "\n" not in new_repro("#!/bin/x\r\nx = 1\r\n", "bug", []).replace("\r\n", "")
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r"), min_size=1, max_size=80))
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), min_size=1, max_size=80))
 def test_the_title_of_any_comment_is_toml(comment: str) -> None:
     import tomllib
 
@@ -85,6 +84,48 @@ def test_the_title_of_any_comment_is_toml(comment: str) -> None:
     data = tomllib.loads(find_block(made).text)
     assert isinstance(data["title"], str)
     assert made.endswith("x = 1\n")
+
+
+NOTEBOOK = """\
+{
+ "cells": [
+  {"cell_type": "code", "execution_count": null, "metadata": {}, "outputs": [], "source": ["import jax"]}
+ ],
+ "metadata": {"language_info": {"name": "python"}},
+ "nbformat": 4,
+ "nbformat_minor": 5
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "where", "message", "hint"),
+    [
+        (NOTEBOOK, "my_bug", "this is a Jupyter notebook, not a script", "jupyter nbconvert --to script my_bug.ipynb"),
+        ("\ufeff\n" + NOTEBOOK, "my_bug", "this is a Jupyter notebook, not a script", "nbconvert"),
+        ("import jax\nprint(jax\n", "my_bug:2", "'(' was never closed: print(jax", "read as Python 3."),
+        ("print 'python 2'\n", "my_bug:1", "Missing parentheses in call to 'print'", "read as Python 3."),
+        ("import jax\n!pip install jax\n", "my_bug:2", "invalid syntax: !pip install jax", "`packages`"),
+        ("%time f()\n", "my_bug:1", "invalid syntax: %time f()", "for IPython"),
+        (">>> import jax\n>>> f()\n1\n", "my_bug:1", "invalid syntax: >>> import jax", "prompts"),
+        ("```python\nimport jax\n```\n", "my_bug:1", "invalid syntax: ```python", "code block"),
+        ("\ufeffx = 1\n  y = 2\n", "my_bug:2", "unexpected indent: y = 2", "write its metadata into repros/my_bug.py"),
+        ("x = 1\0\n", "my_bug", "the script holds null characters", "UTF-8"),
+    ],
+)
+def test_what_is_no_script_is_refused(source: str, where: str, message: str, hint: str) -> None:
+    with pytest.raises(UserError) as caught:
+        new_repro(source, "my_bug", [])
+    assert caught.value.where == where
+    assert caught.value.message.startswith(message)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "source", ['{"cells": 1}\n', "{1: 2}\n", "{\n}\n", "x = " + "(" * 80 + "1" + ")" * 80, "x = '" + "a" * 10_000 + "'"]
+)
+def test_what_only_looks_like_a_notebook_is_a_script(source: str) -> None:
+    assert new_repro(source, "my_bug", []).endswith(source)
 
 
 def test_refusals() -> None:

@@ -175,7 +175,12 @@ def undecided(cell: CellResult) -> bool:
 
 def contradicts(cell: CellResult) -> bool:
     """Whether a cell is bad news: its claim is broken or, where nothing is claimed, it failed."""
-    return cell.as_expected is False or (not cell.expected and cell.outcome.failed)
+    return cell.as_expected is False or unclaimed_failure(cell)
+
+
+def unclaimed_failure(cell: CellResult) -> bool:
+    """Whether a cell failed of which nothing is claimed: bad news, but no claim is broken."""
+    return not cell.expected and cell.outcome.failed
 
 
 def why(cell: CellResult) -> str:
@@ -189,7 +194,7 @@ def why(cell: CellResult) -> str:
 def totals(cells: Sequence[CellResult]) -> str:
     """`22 cells: 14 crash, 4 ok, 4 skip; 18 as claimed, 4 without a verdict on the claim`."""
     found = Counter(cell.outcome for cell in cells)
-    text = f"{len(cells)} cell{'s' * (len(cells) != 1)}"
+    text = counted(len(cells), "cell")
     if found:
         text += ": " + ", ".join(f"{found[outcome]} {outcome.value}" for outcome in Outcome if found[outcome])
     claimed = [cell for cell in cells if cell.expected]
@@ -199,7 +204,7 @@ def totals(cells: Sequence[CellResult]) -> str:
         for value, words in ((True, "as claimed"), (False, "not as claimed"), (None, "without a verdict on the claim"))
         if value in judged
     ]
-    if failed := sum(cell.outcome.failed for cell in cells if not cell.expected):
+    if failed := sum(map(unclaimed_failure, cells)):
         parts.append(f"{failed} failed with nothing claimed")
     return "; ".join([text, ", ".join(parts)] if parts else [text])
 
@@ -219,6 +224,11 @@ def allowed(cells: Iterable[CellResult]) -> dict[int, int]:
     groups = [tally(cell.attempts) for cell in cells if cell.outcome is Outcome.OK and len(cell.attempts) > 1]
     sizes = Counter(len(group[0]) for group in groups if len(group) == 1 and len(group[0]) > 1)
     return dict(sorted(sizes.items(), reverse=True))
+
+
+def counted(number: int, what: str) -> str:
+    """`1 cell`, `2 cells`, `0 cells`."""
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def duration(seconds: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from repromatrix.report.layout import counted
 from repromatrix.spec.model import Cell, Excluded
 
 PLACES = 3
@@ -25,7 +26,8 @@ def listing(cells: Sequence[Cell], not_here: dict[Cell, str], excluded: Sequence
     lines += [f"skip      {line}" for line in _folded(not_here.items())]
     lines += [f"excluded  {line}" for line in _folded((entry.cell, entry.reason) for entry in excluded)]
     lines.append(
-        f"{_cells(len(runnable))} would run, {len(not_here)} would be skipped, {len(excluded)} are excluded; "
+        f"{counted(len(runnable), 'cell')} would run, {len(not_here)} would be skipped, "
+        f"{len(excluded)} {'is' if len(excluded) == 1 else 'are'} excluded; "
         f"{described - len(cells)} more are not selected"
     )
     return "\n".join(lines)
@@ -42,11 +44,7 @@ def _folded(reasons: Iterable[tuple[Cell, str]]) -> Iterator[str]:
             continue
         places = list(dict.fromkeys(f"{cell.environment.id}@{cell.target}" for cell in cells))
         shown = ", ".join(places[:PLACES]) + (f" and {len(places) - PLACES} more" if len(places) > PLACES else "")
-        yield f"{repro}, {_cells(len(cells))} on {shown}: {reason}"
-
-
-def _cells(count: int) -> str:
-    return "1 cell" if count == 1 else f"{count} cells"
+        yield f"{repro}, {counted(len(cells), 'cell')} on {shown}: {reason}"
 
 
 def listing_document(cells: Sequence[Cell], not_here: dict[Cell, str], excluded: Sequence[Excluded]) -> dict[str, Any]:

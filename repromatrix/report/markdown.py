@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
 from repromatrix.engines.base import ISOLATION
@@ -21,11 +21,12 @@ from repromatrix.report.layout import (
     newest_first,
     short,
     totals,
+    unclaimed_failure,
     verdict,
     why,
 )
 from repromatrix.report.probes import ANCHOR, what_was_found
-from repromatrix.report.system_info import made_in, system_info
+from repromatrix.report.system_info import MACHINE, hosts, system_info
 from repromatrix.results.combine import clip
 from repromatrix.results.judge import claim
 from repromatrix.results.model import CellResult, RunInfo
@@ -53,7 +54,7 @@ def repro_page(repro: Repro, cells: Sequence[CellResult], run: RunInfo, limit: i
         *what_was_found(repro, cells),
         compiled_only(cells),
         repeats(cells),
-        _contradictions(cells, notes),
+        *_contradictions(cells, notes),
         _disagreements(cells, notes),
         failures(notes),
         reasons(notes),
@@ -78,23 +79,27 @@ def index_page(repros: Sequence[Repro], cells: Sequence[CellResult], run: RunInf
     rows = []
     for repro in repros:
         own = by_repro[repro.name]
-        bad = sum(map(contradicts, own))
         link = f"[{prose(repro.name)}]({quote(repro.name)}.md)"
-        claims = f"**{bad} not as claimed**" if bad else f"{sum(cell.as_expected is True for cell in own)} as claimed"
-        rows.append(
-            (
-                bad > 0,
-                [link, paragraph(clip(repro.title, 200)), issue_link(repro), str(len(own)), _outcomes(own), claims],
-            )
-        )
+        what = paragraph(clip(repro.title, 200))
+        row = [link, what, issue_link(repro), str(len(own)), _outcomes(own), _held(repro, own)]
+        rows.append((int(any(map(contradicts, own))), row))
     made = table(["repro", "what", "issue", "cells", "outcomes", "claims"], rows, "repros", 90)
     head = ("# Reports", "", totals(cells) + ".", *(("", *made.head) if rows else ()))
     sections = [
         Section(head, made.lines, what=made.what, rank=made.rank),
-        _contradictions(cells, Notes(cells), whole=True),
+        *_contradictions(cells, Notes(cells), whole=True),
         _footer(cells, run),
     ]
     return fit([section for section in sections if section.head or section.lines], limit)
+
+
+def _held(repro: Repro, cells: Sequence[CellResult]) -> str:
+    """Whether the claims on `cells` held, the worst alone: `**2 not as claimed**`, `5 as claimed`."""
+    if broken := sum(cell.as_expected is False for cell in cells):
+        return f"**{broken} not as claimed**"
+    if failed := sum(map(unclaimed_failure, cells)):
+        return f"**{failed} failed, nothing claimed**"
+    return f"{sum(cell.as_expected is True for cell in cells)} as claimed" if repro.expect else "nothing claimed"
 
 
 def _heading(repro: Repro, cells: Sequence[CellResult]) -> tuple[str, ...]:
@@ -154,21 +159,34 @@ def _cell(cell: CellResult, notes: Notes, link: str = "") -> str:
         shown = f"[{shown}]({link})"
     if cell.as_expected is False:
         words = f"**{words}**"
+    if words and cell.as_expected is not True:
+        words += f" ({code(clip(cell.expected, 60))})"  # where it held, the claim is what stands before it
     return ", ".join(part for part in (shown, words) if part)
 
 
-def _contradictions(cells: Sequence[CellResult], notes: Notes, *, whole: bool = False) -> Section:
-    lines = []
-    for cell in filter(contradicts, cells):
-        place = code(cell.id) if whole else f"{code(cell.environment)} {code(cell.column)}"
-        claimed = f"claimed {code(clip(cell.expected, 300))}" if cell.expected else "nothing claimed"
-        engine = f" on {code(cell.engine)}" if cell.engine else ""
-        text = f"- {place}{engine}: {claimed}, was {code(ending(cell))}"
-        if cell.signature is not None and cell.outcome.failed:
-            mark = "" if whole else f" [{notes.number(cell)}]"
-            text += f" {code(clip(cell.signature.title, 160))}{mark}"
-        lines.append((1, text + (f": {prose(clip(why(cell), 300))}" if why(cell) else "")))
-    return titled("## Not as claimed", lines, "broken claims", 95)
+def _contradictions(cells: Sequence[CellResult], notes: Notes, *, whole: bool = False) -> Iterator[Section]:
+    """Broken claims, and failures of which nothing is claimed.
+
+    Args:
+        whole: Of several repros: a cell is named in full, and its failure has no number.
+    """
+    for title, what, bad in (
+        ("## Not as claimed", "broken claims", lambda cell: cell.as_expected is False),
+        ("## Failed, and nothing was claimed", "failures without a claim", unclaimed_failure),
+    ):
+        lines = [(1, _broken(cell, notes, whole=whole)) for cell in filter(bad, cells)]
+        yield titled(title, lines, what, 95)
+
+
+def _broken(cell: CellResult, notes: Notes, *, whole: bool) -> str:
+    place = code(cell.id) if whole else f"{code(cell.environment)} {code(cell.column)}"
+    claimed = f"claimed {code(clip(cell.expected, 300))}, was " if cell.expected else ""
+    engine = f" on {code(cell.engine)}" if cell.engine else ""
+    text = f"- {place}{engine}: {claimed}{code(ending(cell))}"
+    if cell.signature is not None and cell.outcome.failed:
+        mark = "" if whole else f" [{notes.number(cell)}]"
+        text += f" {code(clip(cell.signature.title, 160))}{mark}"
+    return text + (f": {prose(clip(why(cell), 300))}" if why(cell) else "")
 
 
 def _disagreements(cells: Sequence[CellResult], notes: Notes) -> Section:
@@ -210,7 +228,8 @@ def environments(cells: Sequence[CellResult]) -> Section:
     for cell in cells:
         if cell.engine:
             row = {"engine": cell.engine, "base": cell.base, "identity": _hash(cell.identity)}
-            row |= {name: _hash(value) if name == "lock" else value for name, value in cell.facts}
+            facts = ((name, value) for name, value in cell.facts if name not in MACHINE)
+            row |= {name: _hash(value) if name == "lock" else value for name, value in facts}
             rows.setdefault((cell.environment, cell.engine), row)
     if not rows:
         return Section()
@@ -255,20 +274,11 @@ def _footer(cells: Sequence[CellResult], run: RunInfo) -> Section:
     head = [
         f"Made by {code(run.command)} with Repromatrix {prose(run.tool_version)} on {prose(run.started)}: {counts}."
     ]
-    if run.facts:
-        told = "; ".join(f"{prose(name)} {prose(clip(value, 200))}" for name, value in run.facts)
-        head += ["", f"{_host(cells, run)} {told}."]
+    for host in hosts(cells, run):
+        head += ["", host]
     for warning in run.warnings:
         head += ["", f"Warning: {prose(clip(warning, 400))}"]
     return Section(("---", "", *head))
-
-
-def _host(cells: Sequence[CellResult], run: RunInfo) -> str:
-    """What the facts of `run` are facts of: results that were known before may be restored from another machine."""
-    own = {made_in(cell, run) for cell in cells if cell.attempts}
-    return {(True,): "Host:", (False, True): "Host of what this run attempted:"}.get(
-        tuple(sorted(own)), "Written on a host with"
-    )
 
 
 def _outcomes(cells: Sequence[CellResult]) -> str:

@@ -1,9 +1,10 @@
-"""The environments that failed, in the form of `jax.print_environment_info()`, from what results hold: nothing runs."""
+"""The environments that failed, in the form of `jax.print_environment_info()`, and the machines: from what is kept."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from repromatrix.report.escape import fence, printable, prose
@@ -24,6 +25,8 @@ _GPUS = (
     ("persistence", "persistence"),
 )
 """Facts of a machine by the names of `results/key.py`, and what the block calls them: as nvidia-smi does its two."""
+MACHINE = frozenset({"kernel", "isa", "memory", "GPU access", *(name for name, _ in (*_MACHINE, *_GPUS))})
+"""All names of facts on a machine; a result that has some has all that are known, and a page says them once."""
 _SAID = ("built with ", "loaded: ")
 """How the notes of `engines/built.py` and `engines/loaded.py` begin."""
 _CUDA = re.compile(r"nvidia-.*|jax-cuda\d+-(plugin|pjrt)|.* of the host")
@@ -89,6 +92,33 @@ def made_in(cell: CellResult, run: RunInfo) -> bool:
     began = datetime.fromisoformat(run.started)
     started = (attempt.started for attempt in cell.attempts if attempt.started)
     return bool(run.attempted) and any(datetime.fromisoformat(time) >= began for time in started)
+
+
+def hosts(cells: Sequence[CellResult], run: RunInfo) -> tuple[str, ...]:
+    """Sentences on the machines that `cells` ran on, as far as it is known which those were.
+
+    Results that were known before the run that writes may be restored from another machine, so that the run's facts
+    are theirs only if they say so themselves.
+    """
+    attempted = [cell for cell in cells if cell.attempts]
+    kept = Counter(tuple(fact for fact in cell.facts if fact[0] in MACHINE) for cell in attempted)
+    if kept and () not in kept:
+        many = len(kept) > 1
+        return tuple(f"Host{_of(count) if many else ''}: {_told(facts)}" for facts, count in kept.items())
+    if not run.facts:
+        return ()
+    own = {made_in(cell, run) for cell in attempted}
+    if own == {True}:
+        return (f"Host: {_told(run.facts)}",)
+    return (f"{'Host of what this run attempted:' if True in own else 'Written on a host with'} {_told(run.facts)}",)
+
+
+def _of(count: int) -> str:
+    return f" of {count} cell{'s' * (count != 1)}"
+
+
+def _told(facts: Iterable[tuple[str, str]]) -> str:
+    return "; ".join(f"{prose(name)} {prose(clip(value, 200))}" for name, value in facts) + "."
 
 
 def _processes(cell: CellResult) -> int:

@@ -18,7 +18,7 @@ from repromatrix.spec.check import check
 from repromatrix.spec.model import Cell, Environment, Excluded, Expect, Matrix, Override, Repro
 from repromatrix.spec.reasons import impossible, misplaced, ruled_out, unasked
 from repromatrix.spec.when import Fact, When, parse_when
-from repromatrix.spec.words import AXES, nearest
+from repromatrix.spec.words import AXES, longer, nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def select(
         for glob in filter(None, map(str.strip, globs.split(",") if isinstance(globs, str) else globs)):
             hits = [name for name in known if fnmatchcase(name, glob)]
             if not hits:
-                advice = nearest(glob, known) or f"there are: {_listed(known)}"
+                advice = longer(glob, known) or nearest(glob, known) or f"there are: {_listed(known)}"
                 errors.append(UserError(f'{asked} "{glob}" matches nothing', hint=advice))
             found.update(hits)
         return found

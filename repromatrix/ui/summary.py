@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from repromatrix.report.escape import clean
-from repromatrix.report.layout import contradicts, duration, totals, why
+from repromatrix.report.layout import contradicts, counted, duration, totals, unclaimed_failure, why
 from repromatrix.results.combine import clip
 from repromatrix.results.model import INTERRUPTED, CellResult, RunInfo
 from repromatrix.spec.model import Outcome
@@ -22,14 +22,17 @@ def summary(cells: Sequence[CellResult], run: RunInfo, reports: Path | None = No
         run: This run.
         reports: Folder of the reports, if they were written.
     """
-    bad = [cell for cell in cells if contradicts(cell)]
     unknown = [cell for cell in cells if cell.outcome is Outcome.INFRA]
     lost = [cell for cell in unknown if cell.reason != INTERRUPTED]
     waiting = len(unknown) - len(lost)
     lines = [
-        *_listed([cell for cell in bad if cell.expected], "contradicts what is claimed", "contradict what is claimed"),
         *_listed(
-            [cell for cell in bad if not cell.expected],
+            [cell for cell in cells if cell.as_expected is False],
+            "contradicts what is claimed",
+            "contradict what is claimed",
+        ),
+        *_listed(
+            [cell for cell in cells if unclaimed_failure(cell)],
             "failed, and nothing is claimed of it",
             "failed, and nothing is claimed of them",
         ),
@@ -40,9 +43,10 @@ def summary(cells: Sequence[CellResult], run: RunInfo, reports: Path | None = No
     lines.append(totals(cells))
     if run.attempted:
         on = f" on {run.engine}" if run.engine else ""
-        lines.append(f"{run.attempted} attempts{on} in {duration(run.seconds)}; {run.reused} cells known before")
+        done = f"{counted(run.attempted, 'attempt')}{on} in {duration(run.seconds)}"
+        lines.append(f"{done}; {counted(run.reused, 'cell')} known before")
     elif run.reused:
-        lines.append(f"nothing to do: {run.reused} cells known")
+        lines.append(f"nothing to do: {counted(run.reused, 'cell')} known")
     elif not unknown:
         lines.append("nothing could run here: every chosen cell is skipped")
     lines += [f"warning: {clean(warning)}" for warning in run.warnings]

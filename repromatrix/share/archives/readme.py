@@ -16,6 +16,7 @@ from repromatrix.errors import InfraError
 from repromatrix.plan import gpus_wanted
 from repromatrix.report.escape import clean, code, prose
 from repromatrix.report.layout import duration, size
+from repromatrix.report.system_info import MACHINE
 from repromatrix.results.model import CellResult
 from repromatrix.share.handoffs.expected import Expected, Handoff
 from repromatrix.spec.model import Cell, Matrix
@@ -128,7 +129,7 @@ def _values(case: Case, handoff: Handoff, base: BaseImage, *, private: bool) -> 
         "versions": ", ".join(
             f"{name} {value}"
             for name, value in result.facts
-            if name not in ("lock", "cutoff") and not name.endswith(HOSTED)
+            if name not in ("lock", "cutoff", *MACHINE) and not name.endswith(HOSTED)
         ),
         "base": base.reference,
         "where": expected.where,

@@ -124,6 +124,26 @@ TOKENS: tuple[Rule, ...] = (
         ),
         r"\1<token>",
     ),
+    # What `curl -u` takes: a name, or a name and a password.
+    (
+        re.compile(
+            r"(\b(?:curl|wget)\b[^\n;|&]{0,200}?\s"
+            r"(?:(?:--(?:proxy-)?user|-[A-Za-z]{0,6}[uU])[ =]{1,4}|-[uU](?=[^\s=-])))"
+            r"(\"[^\"\n]+\"|'[^'\n]+'|(?![\"'<-])[^\s\"']+)"
+        ),
+        lambda found: found[1] + ("<user>:<token>" if ":" in found[2] else "<user>"),
+    ),
+    # `docker login -u NAME -p PASSWORD`
+    (re.compile(r"(\blogin\b[^\n;|&]{0,200}?\s-p[ =]{0,4})(?![<-])[^\s\"'-][^\s]*"), r"\1<token>"),
+    (re.compile(r"(\blogin\b[^\n;|&]{0,200}?\s(?:-u|--username)[ =]{1,4})(?![<-])[^\s]+"), r"\1<user>"),
+    # Cookies, in a header or in a dictionary of headers: all of them, to the end of the line or of the text.
+    (
+        re.compile(
+            r"\b((?:set-)?cookie2?\\?[\"']?:[ ]{0,4}\\?[\"']?)(?!<token>)(?=[^\s\"'=;,:]{1,100}=)[^\r\n\"'\\]*",
+            re.IGNORECASE,
+        ),
+        r"\1<token>",
+    ),
     (re.compile(r"\b(token=)(?=[\w.-]{0,40}\d)[\w.-]{16,}"), r"\1<token>"),
     (
         re.compile(
@@ -141,6 +161,14 @@ PEOPLE: tuple[Rule, ...] = (
             rf"(?:(?!py|so|cc)[a-z]{{2}}(?![(\[])|{_GENERIC})(?![\w-]|\.\w)"
         ),
         "<email>",
+    ),
+    # Who wandb, gh, npm, huggingface-cli, docker, ... say that one is: "Currently logged in as: jo (lab)".
+    (
+        re.compile(
+            r"\b([Ll]ogged in(?: (?:to|on|at) [^\s]{1,80})? (?:as:?|account) (?:user )?[\"'`]?)"
+            r"(?!root\b|an?\b|the\b|your?\b|user\b)[A-Za-z0-9_][\w.+-]*(?: \([A-Za-z0-9_][\w.-]*\))?"
+        ),
+        r"\1<user>",
     ),
     # A prompt or a place of scp: jo@node7:~/work$
     (re.compile(r"(?<![\w.+/-])[a-z_][\w.-]*@[A-Za-z][\w.-]*(?=:[~/])"), "<user>@<host>"),
@@ -203,5 +231,10 @@ NETWORK: tuple[Rule, ...] = (
     (re.compile(r"\[(?=[0-9a-f:]*:[0-9a-f:]*:)(?!::1\]|::\])[0-9a-f:]{6,}\](?=:\d)"), "[<ip>]"),
     (re.compile(r"((?<=://)|(?<=@))[\w-]+(?:\.[\w-]+)*\.(?:internal|corp|lan|intranet|localdomain)\b"), r"\1<host>"),
     (re.compile(r"(?<![\w.-])ip-\d+-\d+-\d+-\d+(?:\.[\w-]+)*"), "<host>"),  # a node of EC2, named after its address
+    # A bucket, whose name is often a company's or a lab's.
+    (
+        re.compile(rf"(?<![\w+-])((?:s3[an]?|gs|gcs|r2|abfss?|wasbs?){COLON}{SEP}{SEP})(?![<%])[A-Za-z0-9][\w.-]*"),
+        r"\1<bucket>",
+    ),
     (re.compile(r"\b(?:GPU|MIG)-[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\b"), "<gpu>"),
 )
