@@ -38,6 +38,7 @@ def text(name: str) -> str:
             "equinox 0.13.2 needs jax >=0.4.38,<0.7.0 or jax >0.7.1, and jax 0.4.30 is asked for",
         ),
         ("numpy_too_old", "jax 0.6.2 needs numpy >=1.26, and numpy 1.22.0 is asked for"),
+        ("all_versions_need", "every version of other needs dep <1.4, and dep 1.8 is asked for"),
         ("two_pins", "numpy 1.26.4 and numpy >=2 are asked for and exclude each other"),
         (
             "cudnn_too_old",

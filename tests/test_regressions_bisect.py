@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from repromatrix.commands.searching import page_name
 from tests.conftest import Checkout, Said, new_checkout
 from tests.fake_index import FakeIndex, publish_jax, serve
 
@@ -211,6 +212,69 @@ def test_an_end_without_a_verdict_gives_way_to_the_next(case: Case) -> None:
     assert any("1.3.2" in note for note in case.document["notes"])
 
 
+def test_what_is_kept_far_away_does_not_say_what_bad_means(case: Case) -> None:
+    """The bad end says nothing; the failure is that of its neighbour, not a known one of the other end."""
+    case.repro("if number == 11: sys.exit(125)\nif number == 1: raise OSError('old')\n" + BEGINS)
+    matrix = case.checkout.root / "matrix.toml"
+    matrix.write_text(matrix.read_text().replace('"1.1.0", "1.2.0"', '"1.0.1"'))
+    assert case.checkout.invoke("run", "since", "--env", "jax1.0.1-*").code == 1
+    said = case.bisect("--confidence", "0")
+    assert said.code == 0, said.out
+    assert case.document["failure"] == "py-exc KeyError: 'broken'"
+    assert case.edges == [("1.2.0", "1.2.1", True)]
+    assert case.verdicts["1.0.1"] == "other failure"
+
+
+def test_versions_that_are_left_out_at_an_edge_are_named_with_it(case: Case) -> None:
+    case.repro(BEGINS)
+    assert case.bisect("--confidence", "0").code == 0
+    for lock in (case.checkout.root / "containers" / "locks").glob("jax1.2.0-*"):
+        lock.unlink()
+    said = case.bisect("--confidence", "0", "--offline")
+    assert said.code == 0, said.err
+    assert case.edges == [("1.1.2", "1.2.1", True)]
+    assert case.document["edges"][0]["between"] == ["1.2.0"]
+    assert "nothing is known of 1.2.0 (left out) between them" in " ".join(said.out.split())
+
+
+def test_a_version_that_another_package_forbids_is_impossible(case: Case) -> None:
+    for number in range(1, 9):
+        case.index.add("dep", f"1.{number}", {"dep.py": f"number = {number}\n"})
+    case.index.add("other", "1.0", {"other.py": ""}, requires=["dep<1.6"])
+    case.repro("import dep\nif dep.number >= 4: raise KeyError('dep')", packages='["dep==1.2", "other"]')
+    said = case.bisect("--confidence", "0", "--axis", "dep", good="1.1", bad="1.8")
+    assert said.code == 0, said.err
+    assert case.edges == [("1.3", "1.4", True)]
+    assert case.verdicts["1.8"] == "impossible"
+    assert any(
+        "every version of other needs dep <1.6, and dep 1.8 is asked for" in note for note in case.document["notes"]
+    )
+
+
+@pytest.mark.parametrize(("how", "noted"), [("os._exit(3)", True), ("sys.exit('the sum is wrong')", False)])
+def test_a_failure_without_a_message_is_noted(case: Case, how: str, noted: bool) -> None:
+    case.repro(f"if number >= 7: {how}")
+    assert case.bisect("--confidence", "0", "--sweep", "0").code == 0
+    assert any("known by how it ends alone, `exit 3`" in note for note in case.document["notes"]) == noted
+
+
+def test_an_answer_whose_page_cannot_be_written_is_told_all_the_same(case: Case) -> None:
+    case.repro(BEGINS)
+    (case.checkout.root / "reports").write_text("no folder")
+    said = case.bisect("--confidence", "0", "--sweep", "0")
+    assert said.code == 3
+    assert "begins in jax 1.2.1" in said.out
+    assert "reports/bisect-since.md: cannot write" in said.err
+    assert case.edges == [("1.2.0", "1.2.1", True)]
+
+
+def test_a_page_has_a_name_that_a_file_can_have() -> None:
+    assert page_name("bisect", "since", "cpu", [("flag", "a/b")]) == "bisect-since-a_b"
+    names = {page_name("bisect", "since", "cpu", [("text", "ü" * length)]) for length in (300, 301)}
+    assert len(names) == 2
+    assert max(len(name.encode()) for name in names) <= 220
+
+
 def test_a_signature_says_what_is_looked_for(case: Case) -> None:
     case.repro("if number >= 9: raise OSError('late')\nif number >= 4: raise KeyError('early')")
     said = case.bisect("--confidence", "0", "--oldest", "1.0.0", "--newest", "1.3.2", good="", bad="")
@@ -222,6 +286,20 @@ def test_a_signature_says_what_is_looked_for(case: Case) -> None:
     assert case.bisect("--confidence", "0", "--signature", "OSError*").code == 0
     assert case.edges == [("1.1.0", "1.3.0", True)]  # what fails otherwise before says nothing
     assert {case.verdicts[name] for name in case.document["edges"][0]["between"]} == {"other failure"}
+
+
+def test_another_failure_of_the_bad_end_is_named(case: Case) -> None:
+    """What it showed first may have been a hiccup: no edge of that is certain, and the note says how to go on."""
+    case.repro("if number == 11 and turn == 1: raise OSError('hiccup')\n" + BEGINS)
+    said = case.bisect("--sweep", "0", "--attempts", "5")
+    assert said.code == 1, said.out
+    assert case.document["failure"] == "py-exc OSError: hiccup"
+    advice = (
+        "the failure that 1.3.2 showed first was looked for; --signature 'py-exc KeyError: *broken*' looks for another"
+    )
+    assert advice in case.document["notes"]
+    assert case.bisect("--sweep", "0", "--attempts", "5", "--signature", "py-exc KeyError: *broken*").code == 0
+    assert case.edges == [("1.2.0", "1.2.1", True)]
 
 
 def test_ends_that_are_not_what_they_are_said_to_be(case: Case) -> None:
@@ -318,6 +396,7 @@ def test_input_that_is_wrong_is_told_before_anything_runs(case: Case) -> None:
         ("--sweep", "most"): "--sweep",
         ("--axis", "nowhere"): "nowhere",
         ("--markdown", "no/such/folder.md"): "no such folder",
+        ("--markdown", "./out.json"): "name one file",
         ("--jobs", "none"): "--jobs",
         ("--nightly",): "no index of nightly builds is named",
     }.items():
@@ -418,3 +497,17 @@ def test_nightly_builds_between_the_releases(tmp_path: Path, case: Case) -> None
     assert said.code == 0, said.err
     assert case.edges == [("1.2.1.dev20250721", "1.2.1.dev20250722", True)]
     assert "1.2.1.dev20250721" in case.document["versions"]
+
+
+def test_edges_of_releases_are_told_where_the_nightly_index_is_gone(tmp_path: Path, case: Case) -> None:
+    with serve(tmp_path / "nightly") as nightly:
+        nightly.refuses = 503
+        path = case.checkout.root / "matrix.toml"
+        path.write_text(path.read_text() + f'\n[indexes]\nnightly = "{nightly.url}"\n')
+        case.repro(BEGINS)
+        said = case.bisect("--confidence", "0", "--sweep", "0", "--nightly")
+    assert said.code == 3, said.err
+    assert "begins in jax 1.2.1" in said.out
+    assert "the package index cannot be asked" in said.err
+    assert case.edges == [("1.2.0", "1.2.1", True)]
+    assert any("the nightly builds were not searched to the end" in note for note in case.document["notes"])

@@ -616,3 +616,33 @@ def test_the_size_at_which_a_real_crash_begins(tmp_path: Path) -> None:
         value: "bad" if value > below else "good" for value in rows
     }
     assert rows[below + 1]["cell"]["signal"] == "SIGSEGV"
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["--param", "size=1..1e999"], "'1e999' is no number"),
+        (["--param", "size=-1e999..1"], "'-1e999' is no number"),
+        (["--param", "size=1..99999999999999999999"], "99999999999999999999 is too large"),
+        (["--good", "2025-02-31"], "'2025-02-31' is no day"),
+        (["--good", "2999-01-01"], "2999-01-01 lies in the future"),
+    ],
+)
+def test_what_is_no_number_or_day_is_refused_before_anything_runs(
+    checkout: Checkout, args: list[str], told: str
+) -> None:
+    checkout.repro("limit", "raise SystemExit(1)", jax='["1.0.0"]', params="{ size = [8] }")
+    said, found = minimise(checkout, "limit", *args)
+    assert said.code == 2, said.err
+    assert told in said.err
+    assert "Traceback" not in said.err
+    assert not found
+    assert "attempt" not in said.err
+
+
+def test_a_failure_without_a_message_is_noted(checkout: Checkout) -> None:
+    """Whatever ends so counts as the same, and the least rate that a number can be is no trouble."""
+    checkout.repro("bare", "import os; os._exit(3 * (os.environ.get('A') == '1'))", jax='["1.0.0"]', env='{ A = "1" }')
+    said, found = minimise(checkout, "bare", "--rate", "5e-324", "--attempts", "2")
+    assert "Traceback" not in said.err
+    assert any("known by how it ends alone, `exit 3`" in hint for hint in found["hints"])

@@ -73,7 +73,8 @@ def test_versions_between_that_say_nothing_are_named(tmp_path: Path) -> None:
     found = bisection(tmp_path, tested, (Edge(4, 6, Verdict.BAD, (5,), 0.99),))
     assert [each.name for each in found.edges[0].between] == ["0.7.0"]
     assert answers(found) == (
-        "begins in jax 0.7.1 (2025-08-20); last good 0.6.2 (2025-06-17); nothing is known of 0.7.0 (skip) between them",
+        "begins in jax 0.7.1 (2025-08-20); last good 0.6.2 (2025-06-17);"
+        " nothing is known of 0.6.5 (left out), 0.7.0 (skip) between them",
     )
 
 

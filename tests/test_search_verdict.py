@@ -72,6 +72,7 @@ def test_so_many_passes_are_needed_and_no_more(rate: float, error: float) -> Non
 
 def test_passes_at_the_ends_of_all_rates() -> None:
     assert passes_needed(0.0, 0.01) == NEVER
+    assert passes_needed(5e-324, 0.01) == NEVER
     assert passes_needed(1.0, 0.01) == 1
 
 

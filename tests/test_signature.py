@@ -549,6 +549,18 @@ def test_every_recording_is_in_the_table() -> None:
     assert (logs | others) - listed == set()
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "AttributeError: `np.float_` was removed in the NumPy 2.0 release. Use `np.float64` instead.",
+        "NameError: name 'jaxx' is not defined",
+    ],
+)
+def test_what_python_suggests_is_no_part_of_a_failure(line: str) -> None:
+    for hint in ("Did you mean: 'float16'?", "Did you forget to import 'jaxx'?"):
+        assert error(raised(f"{line}. {hint}")).titles == error(raised(line)).titles
+
+
 @pytest.mark.parametrize("said", ["Fatal Python error: ", "Fatal Python error: \n", "Fatal Python error:"])
 def test_a_fault_handler_that_was_cut_off_says_nothing(said: str) -> None:
     """jax 0.10.2 on jax-ml/jax#39257: a second thread crashed while the handler wrote of the first one."""

@@ -37,4 +37,6 @@ def bisect(
     )
     if found.interrupted:
         raise KeyboardInterrupt
+    if found.trouble is not None:
+        raise found.trouble
     return exit_code(found)

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from math import isfinite
 from typing import TYPE_CHECKING
 
 from repromatrix.commands.common import command, count, pairs, uses_store
@@ -16,6 +17,9 @@ from repromatrix.project import find_project
 
 if TYPE_CHECKING:
     from repromatrix.search.threshold import Number
+
+_DIGITS = 18
+"""Of a whole number: what a script can hold in 64 bits."""
 
 
 @command
@@ -93,8 +97,13 @@ def _params(params: Sequence[str]) -> tuple[tuple[str, ...], tuple[tuple[str, Nu
 
 
 def _number(param: str, text: str) -> Number:
-    if re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+    if re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+        if len(text.lstrip("+-0")) > _DIGITS:
+            raise UserError(
+                f"--param {param!r}: {text} is too large", hint=f"whole numbers have {_DIGITS} digits at most"
+            )
         return int(text)
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", text, re.ASCII | re.IGNORECASE):
-        return float(text)
+    real = re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,3})?", text, re.ASCII | re.IGNORECASE)
+    if real and isfinite(value := float(text)):
+        return value
     raise UserError(f"--param {param!r}: {text!r} is no number", hint="for example --param size=1..4096")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -10,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from repromatrix.commands.common import count
-from repromatrix.errors import UserError
+from repromatrix.errors import ReproError, UserError
 from repromatrix.output import say
 from repromatrix.project import Project
 from repromatrix.search.model import Rules
 from repromatrix.spec.model import Scalar, word
+
+_LONGEST = 200
+"""Bytes of a page's name: file systems allow 255, with what a file is called while it is written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,10 @@ class Places:
             check_path(path)
         if self.json == self.markdown == "-":
             raise UserError("--json - and --markdown - both want standard output", hint="give one of them a path")
+        if self.json and self.markdown and Path(self.json).resolve() == Path(self.markdown).resolve():
+            raise UserError(
+                "--json and --markdown name one file", where=self.json, hint="give one of them another path"
+            )
 
     def publish(
         self,
@@ -81,7 +90,10 @@ class Places:
         text: Callable[[bool], str],
         document: Callable[[], Mapping[str, Any]],
     ) -> None:
-        """Write what was found to where it was asked for, and tell it.
+        """Tell what was found, and write it to where it was asked for; one that fails keeps none of the others.
+
+        Raises:
+            UserError, InfraError: The first that failed.
 
         Args:
             name: Of the page in `reports/` where no place was asked for; empty = it stays what an earlier search wrote.
@@ -95,22 +107,41 @@ class Places:
 
         out = sys.stderr if "-" in (self.json, self.markdown) else sys.stdout
         place = project.reports / f"{name}.md" if name and not self.markdown else Path(self.markdown)
-        written = place.name and self.markdown != "-"
-        if written:
-            write_text(place, page)
-        if self.json:
-            write_json(self.json, document())
-        say(text(use_colour(out)), stream=out)
-        if self.markdown == "-":
-            say(page.rstrip("\n"))
-        elif written:
-            shown = place.relative_to(project.root) if place.is_relative_to(project.root) else place
-            say(f"report: {shown}", stream=out)
+
+        def tell() -> None:
+            say(text(use_colour(out)), stream=out)
+
+        def write_document() -> None:
+            if self.json:
+                write_json(self.json, document())
+
+        def write_page() -> None:
+            if self.markdown == "-":
+                say(page.rstrip("\n"))
+            elif place.name:
+                write_text(place, page)
+                shown = place.relative_to(project.root) if place.is_relative_to(project.root) else place
+                say(f"report: {shown}", stream=out)
+
+        failed: list[ReproError] = []
+        for write in (tell, write_document, write_page):
+            try:
+                write()
+            except ReproError as error:
+                failed.append(error)
+        if failed:
+            raise failed[0]
 
 
 def page_name(what: str, repro: str, target: str, params: Iterable[tuple[str, Scalar]], axis: str = "jax") -> str:
-    """The name of a page in `reports/`, one for each cell that is searched: `bisect-hlo_pass_crash-noop_change`."""
+    """The name of a page in `reports/`, one for each cell that is searched: `bisect-hlo_pass_crash-noop_change`.
+
+    One that no file can have is cut, and ends with a part of its hash.
+    """
     told = [word(value) for _, value in params]
     told += [target] if target != "cpu" else []
     told += [axis] if axis != "jax" else []
-    return "-".join([what, repro, *(re.sub(r"[^\w.]+", "_", one) for one in told)])
+    name = "-".join([what, repro, *(re.sub(r"[^\w.]+", "_", one) for one in told)])
+    if len(whole := os.fsencode(name)) <= _LONGEST:
+        return name
+    return f"{whole[:_LONGEST].decode(errors='ignore')}-{hashlib.sha256(whole).hexdigest()[:8]}"

@@ -130,6 +130,10 @@ def _needs(m: re.Match[str], _: str, __: str) -> str:
     return f"{_readable(m['who'])} needs {_alternatives(m['what'])}, and {_readable(m['asked'])} is asked for"
 
 
+def _all_need(m: re.Match[str], _: str, __: str) -> str:
+    return f"every version of {m[1]} needs {_alternatives(m[2])}, and {_readable(m[3])} is asked for"
+
+
 def _both(m: re.Match[str], _: str, __: str) -> str:
     return f"{_readable(m[1])} and {_readable(m[2])} are asked for and exclude each other"
 
@@ -159,6 +163,12 @@ _RULES: tuple[tuple[str, _Sentence], ...] = (
         r"requirements and \S+ are incompatible\. And because you require \S+, we can conclude that your "
         r"requirements are unsatisfiable\.$",
         _needs,
+    ),
+    (
+        r"^Because all versions of (\S+) depend on (.+?) and you require (\S+), we can conclude that your "
+        r"requirements and all versions of \1 are incompatible\. And because you require \S+, we can conclude that "
+        r"your requirements are unsatisfiable\.$",
+        _all_need,
     ),
     (
         r"we can conclude that (?P<who>\S+) depends on (?P<what>\S+)\. And because you require (?P=who) and "

@@ -20,6 +20,8 @@ _START = r"(?<![\w)/.:<~-])"  # of a path; not inside `jit(f)/jit(main)`, the na
 _EVERYWHERE: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"\babsl::lts_\d+::"), "absl::"),  # the inline namespace carries the release date of absl
     (re.compile(r"https?://[^\s'\"`>)]+"), "<url>"),
+    # What Python adds to a message, if its names happen to have a similar one: numpy 2.0 has `float16`, 2.1 says none.
+    (re.compile(r"\. (?:Did you mean: '[^'?]*'|(?:Or d|D)id you forget to import '[^'?]*')\?"), ""),
     (
         re.compile(
             rf"{_START}(?:/(?:private/)?(?:tmp|var/tmp|var/folders|dev/shm)|/run/user/\d+)(?![\w.-])(?:/[^\s'\"`,;:()\[\]]*)?"

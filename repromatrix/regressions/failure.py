@@ -15,6 +15,9 @@ from repromatrix.search.model import Sample
 from repromatrix.spec.metrics import condition_error, holds
 from repromatrix.spec.model import Outcome
 
+_BARE = re.compile(r"(exit|error) (\d+|\?)|(signal|crash) SIG\w+|hang")
+"""Titles in which no message and no place stands."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -114,6 +117,16 @@ def by_change(metric: str, good: Sequence[AttemptResult], bad: Sequence[AttemptR
         )
     middle = (median(low) + median(high)) / 2
     return Failure(metric=metric, condition=f"{'>' if low is sides[0] else '<'} {middle!r}")
+
+
+def likeness(failure: Failure | None) -> tuple[str, ...]:
+    """What must be known of a failure that nothing but the way it ended tells from others; empty of any other."""
+    if failure is None or not _BARE.fullmatch(failure.title):
+        return ()
+    return (
+        f"the failure is known by how it ends alone, `{failure.title}`: whatever else ends so is taken for the same;"
+        " a last line on standard error that says what failed tells them apart",
+    )
 
 
 def words(failure: Failure) -> str:

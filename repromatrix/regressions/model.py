@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from repromatrix.envs.model import Lock
+from repromatrix.errors import InfraError
 from repromatrix.results.difference import PackageChange
 from repromatrix.results.model import CellResult
 from repromatrix.results.rates import Rate
@@ -164,6 +165,7 @@ class Bisection:
         refused: Why there was no search.
         others: Titles of other failures that were seen, with the versions.
         notes: What the reader must know besides.
+        trouble: Why the nightly builds between the releases were not searched to the end, or None.
     """
 
     repro: str
@@ -182,4 +184,5 @@ class Bisection:
     others: tuple[tuple[str, tuple[str, ...]], ...] = ()
     notes: tuple[str, ...] = ()
     interrupted: bool = False
+    trouble: InfraError | None = None
     facts: tuple[tuple[str, str], ...] = field(default=())

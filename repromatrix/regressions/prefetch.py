@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from contextlib import suppress
@@ -10,8 +11,8 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T", bound=Hashable)
 
-_PATIENCE = 5.0
-"""Seconds that the end waits for work under way."""
+_PATIENCE = 2.0
+"""Seconds that the end waits for work under way. What is cut off then is as after a kill: the store is fit for that."""
 
 
 class Prefetch(Generic[T]):
@@ -61,8 +62,9 @@ class Prefetch(Generic[T]):
             for stop in self._under_way.values():
                 stop.set()
             self._changed.notify_all()
+        until = time.monotonic() + _PATIENCE
         for thread in self._threads:
-            thread.join(_PATIENCE)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _serve(self) -> None:
         while (begun := self._next()) is not None:

@@ -191,7 +191,10 @@ def verdicts(seen: Seen, rules: Rules, size: int) -> dict[int, Verdict]:
 
 def passes_needed(rate: float, error: float) -> int:
     """Passes in a row that a version of this failure rate shows with probability `error` at most."""
-    return max(1, ceil(log(error) / log1p(-rate) - 1e-9)) if 0 < rate < 1 else 1 if rate else NEVER
+    if not 0 < rate < 1:
+        return 1 if rate else NEVER
+    passes = log(error) / log1p(-rate)
+    return max(1, ceil(passes - 1e-9)) if passes < NEVER else NEVER
 
 
 def allowed_rates(reading: Reading, rules: Rules) -> tuple[float, float]:

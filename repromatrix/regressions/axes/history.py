@@ -41,13 +41,23 @@ def days(low: str, high: str) -> History:
     Raises:
         UserError: One is no day or lies in the future, or both are the same.
     """
-    first, last = sorted((_day(low), _day(high)))
+    first, last = sorted((past(low), past(high)))
     if first == last:
         raise _same(low, high)
-    if last > datetime.now(UTC).date():
-        raise UserError(f"{last} lies in the future", hint="what the index will have then is not known")
     numbers = range(first.toordinal(), last.toordinal() + 1)
     return History(tuple(date.fromordinal(each).isoformat() for each in numbers), tuple(numbers))
+
+
+def past(text: str) -> date:
+    """The day that `text` means.
+
+    Raises:
+        UserError: It is none, or lies in the future.
+    """
+    day = _day(text)
+    if day > datetime.now(UTC).date():
+        raise UserError(f"{day} lies in the future", hint="what the index will have then is not known")
+    return day
 
 
 def _day(text: str) -> date:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
+from repromatrix.errors import InfraError
 from repromatrix.events import Listener
 from repromatrix.flow import host_facts, ready_engine
 from repromatrix.plan import Request, load
@@ -17,11 +18,12 @@ from repromatrix.regressions.axes.versions import coarse, series
 from repromatrix.regressions.bisection.asked import Said, check_nightly, claimed, claims, ends, failure_said, width
 from repromatrix.regressions.bisection.found import found_edges
 from repromatrix.regressions.bisection.walk import Walk
-from repromatrix.regressions.failure import Failure, by_change, by_metric, failure_of, words
+from repromatrix.regressions.failure import Failure, by_change, by_metric, failure_of, likeness, words
 from repromatrix.regressions.model import Bisection, FoundEdge, Series, Spent, Tested, Wanted
 from repromatrix.regressions.trials import Trials
 from repromatrix.report.layout import counted
 from repromatrix.results.model import AttemptResult
+from repromatrix.search.midpoint import clear
 from repromatrix.search.model import Answer, Edge, History, Rules, Try, Verdict
 from repromatrix.search.verdict import read
 from repromatrix.search.verdict import verdicts as so_far
@@ -76,6 +78,10 @@ def bisect(
                 _go_on(project, versions, known)
         except KeyboardInterrupt:
             known.interrupted = True
+        except InfraError as error:
+            if not known.edges:
+                raise
+            known.trouble = error  # what was found among the releases stands
         running = trials.running
         path = known.path()
     total = time.monotonic() - began
@@ -94,8 +100,9 @@ def bisect(
         rate=known.rate,
         refused=known.refused,
         others=walk.others(),
-        notes=(*_notes(walk, path), *_advice(wanted, walk, known)),
+        notes=(*_unfinished(known), *_notes(walk, path), *_advice(wanted, walk, known)),
         interrupted=known.interrupted,
+        trouble=known.trouble,
         facts=host_facts(),
     )
 
@@ -110,6 +117,7 @@ class _Known:
     refused: str = ""
     nightlies: list[tuple[Walk, Answer]] = field(default_factory=list)
     interrupted: bool = False
+    trouble: InfraError | None = None
 
     def path(self) -> tuple[Tested, ...]:
         """All versions, in the order they were first tried, each once."""
@@ -209,8 +217,9 @@ def _moved(edge: Edge, by: int) -> Edge:
 
 def _go_on(project: Project, versions: Callable[..., Series], known: _Known) -> None:
     """Search among the nightly builds between the two releases of each edge."""
-    walk, edges = known.walk, []
-    for edge in known.edges:
+    walk, releases = known.walk, known.edges
+    edges: list[FoundEdge] = []
+    for place, edge in enumerate(releases, 1):
         line = versions(edge.older.name, edge.newer.name, nightly=True)
         if len(line.versions) < 3:
             walk.listener.note(f"no nightly builds between {edge.older.name} and {edge.newer.name}")
@@ -229,7 +238,7 @@ def _go_on(project: Project, versions: Callable[..., Series], known: _Known) -> 
         assert isinstance(answer, Answer)  # no phase was left out
         known.nightlies[-1] = inner, answer
         edges += found_edges(project, answer, inner.tested(answer.verdicts)) or [edge]
-        known.edges = (*edges, *known.edges[len(edges) :])
+        known.edges = (*edges, *releases[place:])
     known.edges = tuple(edges)
 
 
@@ -238,14 +247,24 @@ def _decide(wanted: Wanted, said: Said, walk: Walk) -> Callable[[], Failure | No
     where = {verdict: number for number, verdict in said.items()}
 
     def from_end(verdict: Verdict) -> Sequence[AttemptResult]:
-        """Of the version nearest to that end that has any attempts that tell something."""
+        """Of the version nearest to that end that has any attempts that tell something.
+
+        Of none while the search has a nearer one to try: what is kept of one far away may be another failure.
+        """
         start = where[verdict]
         if start not in walk.places:
             return ()
-        for number in sorted(walk.places, key=lambda number: abs(number - start)):
-            attempts = walk.places[number].attempts
-            if any(one.outcome is Outcome.OK or one.outcome.failed for one in attempts):
-                return attempts
+        inward = range(len(walk.versions))[:: -1 if start else 1]
+        known = {number: [one.outcome for one in place.attempts] for number, place in walk.places.items()}
+        passed = next((number for number in inward if Outcome.OK in known.get(number, ())), None)
+        outside = inward if passed is None else inward[: inward.index(passed)]
+        untried = [number for number in outside if number not in known]
+        nearest = clear(untried, [number for number in outside if number in known])[:1]
+        for number in (each for each in inward if each in known):
+            if nearest and abs(number - start) > abs(nearest[0] - start):
+                break
+            if any(outcome is Outcome.OK or outcome.failed for outcome in known[number]):
+                return walk.places[number].attempts
         return ()
 
     def decide() -> Failure | None:
@@ -265,9 +284,14 @@ def _refusal(known: _Known) -> str:
     return f"{walk.versions[answer.refused_at].name} {answer.refused}"
 
 
+def _unfinished(known: _Known) -> tuple[str, ...]:
+    """That the search did not come to its end."""
+    return (f"the nightly builds were not searched to the end: {known.trouble.line}",) if known.trouble else ()
+
+
 def _notes(walk: Walk, path: Sequence[Tested]) -> tuple[str, ...]:
     """What the reader must know beside the edges."""
-    notes = []
+    notes = [*likeness(walk.failure)]
     pythons = [(version.cell.environment.python, version.name) for version in walk.versions]
     if len({python for python, _ in pythons}) > 1:
         spans = [(python, [name for _, name in group]) for python, group in groupby(pythons, key=lambda pair: pair[0])]
@@ -290,10 +314,12 @@ def _advice(wanted: Wanted, walk: Walk, known: _Known) -> tuple[str, ...]:
     untried = len(walk.versions) - len(walk.places)
     if untried and not known.edges and not known.refused and not known.interrupted:
         return (f"no change was seen; {counted(untried, 'version')} of the range not tried: --sweep all tries each",)
-    if wanted.bad or wanted.signature or wanted.metric:
+    if wanted.signature or wanted.metric or walk.failure is None:
         return ()
-    others = walk.others()
-    if not others or walk.failure is None:
+    end = dict(walk.series.meant).get(wanted.bad, wanted.bad)
+    others = [title for title, names in walk.others() if not end or end in names]
+    if not others:
         return ()
-    title = others[0][0].replace("'", "*")
-    return (f"the failure that most versions show was looked for; --signature '{title}' looks for another",)
+    which = f"that {end} showed first" if end else "that most versions show"
+    title = others[0].replace("'", "*")
+    return (f"the failure {which} was looked for; --signature '{title}' looks for another",)

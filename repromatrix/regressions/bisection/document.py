@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from repromatrix.regressions.bisection.triage import triage
-from repromatrix.regressions.bisection.words import compare, doubts, mark, released
+from repromatrix.regressions.bisection.words import between, compare, doubts, mark, released
 from repromatrix.regressions.model import Bisection, FoundEdge, Tested
 from repromatrix.report.compared import cell_hlo
 from repromatrix.report.diff import change_object
@@ -84,7 +84,7 @@ def _edge(found: Bisection, edge: FoundEdge) -> dict[str, Any]:
         "bad": edge.bad.name,
         "older": edge.older.name,
         "newer": edge.newer.name,
-        "between": [each.name for each in edge.between],
+        "between": [name for name, _ in between(found, edge)],
         "confidence": edge.confidence,
         "suspect": list(doubts(found, edge)),
         "changes": [change_object(change) for change in edge.changes],

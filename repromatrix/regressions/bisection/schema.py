@@ -91,7 +91,7 @@ def _edge() -> dict[str, Any]:
         bad=_TEXT,
         older=_TEXT,
         newer=_TEXT,
-        between=_told(_list(_TEXT), "Versions between the two without a verdict."),
+        between=_told(_list(_TEXT), "Versions between the two without a verdict, and those of `left_out` there."),
         confidence=_told(_NUMBER, "Probability, at least, that the change is here."),
         suspect=_told(_list(_TEXT), "What speaks against it."),
         changes=_told(

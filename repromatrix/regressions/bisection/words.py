@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from math import floor
+from typing import Any
+
+from packaging.version import Version
 
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.regressions.model import Bisection, FoundEdge, Tested
@@ -66,11 +69,23 @@ def edge_words(found: Bisection, edge: FoundEdge) -> str:
     last = "last good" if edge.begins else "last bad"
     place = f"on {edge.newer.name}" if axis == "date" else f"in {axis} {dated(axis, edge.newer)}"
     said = f"{'begins' if edge.begins else 'ends'} {place}; {last} {dated(axis, edge.older)}"
-    if edge.between:
-        names = [f"{each.name} ({mark(each)})" for each in edge.between[:8]]
-        more = [f"{len(edge.between) - 8} more"] if len(edge.between) > 8 else []
+    if unknown := between(found, edge):
+        names = [f"{name} ({why})" for name, why in unknown[:8]]
+        more = [f"{len(unknown) - 8} more"] if len(unknown) > 8 else []
         said += f"; nothing is known of {', '.join([*names, *more])} between them"
     return said
+
+
+def between(found: Bisection, edge: FoundEdge) -> tuple[tuple[str, str], ...]:
+    """(version, mark) of those between the two of an edge of which nothing is known, oldest first.
+
+    Those that no cell can try are among them: the change may be theirs.
+    """
+    order: Callable[[str], Any] = str if found.series.axis == "date" else Version
+    tried = [(each.name, mark(each)) for each in edge.between]
+    older, newer = order(edge.older.name), order(edge.newer.name)
+    left = [(name, "left out") for name, _ in found.series.left_out if older < order(name) < newer]
+    return tuple(sorted([*tried, *left], key=lambda pair: order(pair[0])))
 
 
 def doubts(found: Bisection, edge: FoundEdge) -> tuple[str, ...]:

@@ -16,8 +16,9 @@ from repromatrix.flow import host_facts, ready_engine
 from repromatrix.kept import known_cells
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
+from repromatrix.regressions.axes.history import past
 from repromatrix.regressions.bisection.asked import width
-from repromatrix.regressions.failure import Failure, failure_of, words
+from repromatrix.regressions.failure import Failure, failure_of, likeness, words
 from repromatrix.regressions.minimising import shrink
 from repromatrix.regressions.minimising.model import WHAT, Minimised, Smallest, Threshold, Wanted
 from repromatrix.regressions.minimising.tries import Tries
@@ -100,7 +101,10 @@ def minimise(
         spent=Spent(round(total, 3), round(running, 3), round(total - running, 3)),
         command=request.command,
         rate=rate,
-        hints=() if wanted.good or interrupted else _hints(failing, [one for one in known if one.attempts]),
+        hints=(
+            *likeness(tries.failure),
+            *(() if wanted.good or interrupted else _hints(failing, [one for one in known if one.attempts])),
+        ),
         interrupted=interrupted,
         facts=host_facts(),
     )
@@ -129,9 +133,11 @@ def _good(
     """The environment that is said to be good.
 
     Raises:
-        UserError: There is none, there are several, or it is the failing one.
+        UserError: There is none, there are several, or it is the failing one; or the day is none.
     """
     if _DATE.fullmatch(asked):
+        if asked[0].isdigit():
+            past(asked)
         found = replace(failing.environment, as_of=asked)
     else:
         everything = replace(request, repro="", env="*", target="", params=())

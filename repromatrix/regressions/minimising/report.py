@@ -342,6 +342,8 @@ def _reasons(part: Smallest | Threshold) -> list[str]:
 
 def _failure(found: Minimised) -> str:
     """`error "py-exc ImportError: ..."`; the words alone where its signature is how it ended: `error 3`."""
+    if not found.failure:  # interrupted before
+        return "not seen to fail yet"
     shown, outcome = clip(found.failure, _WIDE), found.outcome.value
     return shown if shown.partition(" ")[0] == outcome else f'{outcome} "{shown}"'
 
