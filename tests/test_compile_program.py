@@ -169,7 +169,7 @@ def test_the_collective_pipeliner_runs_in_every_version(jax: str, model: str, tm
     peak = re.search(r"REPRO_METRIC peak_mebibytes=(\d+)", done.stdout)
     assert peak is not None
     assert 100 < int(peak[1]) < 700  # measured: 257 to 411
-    assert seconds < 30  # measured: 0.6 to 1.9 s on an idle machine; a loose bound, since other tests run beside it
+    assert seconds < 120  # measured: 0.6 to 1.9 s on an idle machine, 43 s once beside two other jobs: it must end
 
 
 @pytest.mark.network

@@ -116,7 +116,7 @@ def test_the_same_command_again_runs_nothing(case: Case) -> None:
     assert sum(each["attempted"] for each in first["path"]) == len(tries)
     assert sum(each["attempted"] for each in case.document["path"]) == 0
     assert case.bisect("--rerun").code == 0
-    assert case.tries == tries * 2
+    assert sorted(case.tries) == sorted(tries * 2)  # those that confirm an edge run beside each other
 
 
 def test_the_hlo_of_a_failure_is_collected_once(case: Case) -> None:
@@ -234,7 +234,7 @@ def test_versions_that_are_left_out_at_an_edge_are_named_with_it(case: Case) -> 
     assert said.code == 0, said.err
     assert case.edges == [("1.1.2", "1.2.1", True)]
     assert case.document["edges"][0]["between"] == ["1.2.0"]
-    assert "nothing is known of 1.2.0 (left out) between them" in " ".join(said.out.split())
+    assert "it may be in between, where 1.2.0 (left out) gave no verdict on it" in " ".join(said.out.split())
 
 
 def test_a_version_that_another_package_forbids_is_impossible(case: Case) -> None:

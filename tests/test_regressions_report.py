@@ -74,8 +74,17 @@ def test_versions_between_that_say_nothing_are_named(tmp_path: Path) -> None:
     assert [each.name for each in found.edges[0].between] == ["0.7.0"]
     assert answers(found) == (
         "begins in jax 0.7.1 (2025-08-20); last good 0.6.2 (2025-06-17);"
-        " nothing is known of 0.6.5 (left out), 0.7.0 (skip) between them",
+        " it may be in between, where 0.6.5 (left out), 0.7.0 (skip) gave no verdict on it",
     )
+    assert "sure, or between the two)" in text(found)
+
+
+def test_versions_between_that_are_alike_are_one_run(tmp_path: Path) -> None:
+    tested = path()
+    for place, name in ((3, "0.6.1"), (4, "0.6.2"), (5, "0.7.0")):
+        tested[place] = replace(tried(name, "skip", "bisect"), why="skip: no wheel")
+    found = bisection(tmp_path, tested, (Edge(2, 6, Verdict.BAD, (3, 4, 5), 0.99),))
+    assert "where 0.6.1 to 0.6.2 (skip), 0.6.5 (left out), 0.7.0 (skip) gave no verdict" in answers(found)[0]
 
 
 def with_commit(tested: model.Tested, commit: str, store: Path) -> model.Tested:
@@ -260,6 +269,28 @@ def test_the_test_of_a_fix_is_turned_round(tmp_path: Path, status: int) -> None:
     words = as_jax_toolbox_reads_it(triage(found.edges[0], cell).command).test_command
     ran = subprocess.run(words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False)
     assert ran.returncode == status ^ 1
+
+
+@pytest.mark.parametrize(("status", "edge", "passes"), [(0, 0, False), (1, 0, True), (0, 1, True), (1, 1, False)])
+def test_a_failure_that_comes_and_goes_is_run_often(tmp_path: Path, status: int, edge: int, passes: bool) -> None:
+    """Edge 0 is where it ends, so that its test passes where the script fails."""
+    python = tmp_path / "python3"
+    python.write_text(f"#!/bin/sh\necho x >> {tmp_path}/runs\nexit {status}\n")
+    python.chmod(0o755)
+    found = bisection(tmp_path)
+    words = as_jax_toolbox_reads_it(triage(found.edges[edge], found.series.versions[0].cell, 3).command).test_command
+    ran = subprocess.run(words, env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False)
+    assert (ran.returncode == 0) == passes
+    assert (tmp_path / "runs").read_text().count("x") == (1 if status else 3)
+
+
+def test_no_command_for_a_metric(tmp_path: Path) -> None:
+    found = bisection(tmp_path)
+    assert "jax-toolbox-triage --" in markdown(found)
+    noisy = replace(found, rules=replace(found.rules, symmetric=True))
+    assert "jax-toolbox-triage --" not in markdown(noisy)
+    assert "goes by exit statuses" in markdown(noisy)
+    assert "goes by exit statuses" in text(noisy)
 
 
 def test_no_command_where_a_plain_script_cannot_show_it(tmp_path: Path) -> None:

@@ -29,7 +29,11 @@ def bisect(
     with listener() as ear:
         found = search(project, asked, wanted, rules, ear, threading.Event())
     answered = not found.refused and not found.interrupted
-    name = page_name("bisect", found.repro, found.target, found.params, found.series.axis) if answered else ""
+    name = (
+        page_name("bisect", found.repro, found.target, found.params, found.series.axis)
+        if answered and found.edges
+        else ""
+    )
     places.publish(
         *(project, name, report.markdown(found)),
         text=lambda colour: report.text(found, colour=colour),

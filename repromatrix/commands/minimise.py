@@ -49,7 +49,7 @@ def minimise(
     project = find_project()
     with listener() as ear:
         found = search(project, asked, wanted, rules, ear, threading.Event())
-    name = "" if found.interrupted else page_name("minimise", found.repro, found.target, found.params)
+    name = "" if report.exit_code(found) else page_name("minimise", found.repro, found.target, found.params)
     places.publish(
         *(project, name, report.markdown(found)),
         text=lambda colour: report.text(found, colour=colour),

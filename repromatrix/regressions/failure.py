@@ -116,7 +116,7 @@ def by_change(metric: str, good: Sequence[AttemptResult], bad: Sequence[AttemptR
             hint=f"say what is bad, for example --metric '{metric}>{max(low):g}'",
         )
     middle = (median(low) + median(high)) / 2
-    return Failure(metric=metric, condition=f"{'>' if low is sides[0] else '<'} {middle!r}")
+    return Failure(metric=metric, condition=f"{'>' if low is sides[0] else '<'} {middle:.6g}")
 
 
 def likeness(failure: Failure | None) -> tuple[str, ...]:

@@ -83,7 +83,7 @@ class Trials:
         return self._quiet.running
 
     def run(
-        self, wanted: Mapping[Cell, int], given: Mapping[Environment, Lock] = _NONE_GIVEN
+        self, wanted: Mapping[Cell, int], given: Mapping[Environment, Lock] = _NONE_GIVEN, *, hlo: bool = True
     ) -> dict[Cell, CellResult]:
         """Run cells until each has so many attempts, kept ones counted; in the order given.
 
@@ -92,6 +92,7 @@ class Trials:
         Args:
             wanted: Attempts in all, at least 1.
             given: Locks that are no file.
+            hlo: Whether to collect the HLO of failures, which takes a second run of the script.
 
         Raises:
             KeyboardInterrupt: Ctrl-C; what was finished is kept.
@@ -103,14 +104,18 @@ class Trials:
         found = {cell: self._without(cell, error) for cell, error in lost.items()}
         for rerun in (True, False):
             if some := {cell: wanted[cell] for cell in wanted if cell not in found and rerun == self._to_renew(cell)}:
-                found |= self._run(some, given, rerun=rerun)
+                found |= self._run(some, given, rerun=rerun, hlo=hlo)
         return {cell: found[cell] for cell in wanted}
 
     def _run(
-        self, wanted: Mapping[Cell, int], given: Mapping[Environment, Lock], *, rerun: bool
+        self, wanted: Mapping[Cell, int], given: Mapping[Environment, Lock], *, rerun: bool, hlo: bool
     ) -> dict[Cell, CellResult]:
         cells = tuple(
-            replace(cell, repeat=attempts, hlo="off" if cell in self._failed else cell.hlo)
+            replace(
+                cell,
+                repeat=attempts,
+                hlo="off" if cell.hlo == "failures" and not (hlo and cell not in self._failed) else cell.hlo,
+            )
             for cell, attempts in wanted.items()
         )
         request = replace(self.request, rerun=rerun)
@@ -124,7 +129,8 @@ class Trials:
             raise KeyboardInterrupt
         found = dict(zip(wanted, run.cells, strict=True))
         # The HLO of a failure is collected by a second run of the script, and once is enough.
-        self._failed |= {cell for cell, result in found.items() if cell.hlo == "failures" and result.outcome.failed}
+        if hlo:
+            self._failed |= {cell for cell, result in found.items() if cell.hlo == "failures" and result.outcome.failed}
         return found
 
     def kept(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -164,7 +165,7 @@ def _find(project: Project, wanted: Wanted, said: Said, known: _Known) -> None:
     stable = tuple(version.number for version in walk.versions)
     history = History(size, row, (said.get(0), said.get(size - 1)), stable)
     known.answer = _of_one_kind(wanted.find, walk, history, decide)
-    known.refused = _refusal(known)
+    known.refused = _refusal(said, known)
     known.edges = found_edges(project, known.answer, walk.tested(known.answer.verdicts))
 
 
@@ -276,12 +277,17 @@ def _decide(wanted: Wanted, said: Said, walk: Walk) -> Callable[[], Failure | No
     return decide
 
 
-def _refusal(known: _Known) -> str:
+def _refusal(said: Said, known: _Known) -> str:
     """Why there is no search, in a sentence; empty where there is one."""
     answer, walk = known.answer, known.walk
     if answer.refused_at is None or not answer.refused:
         return answer.refused
-    return f"{walk.versions[answer.refused_at].name} {answer.refused}"
+    refused = f"{walk.versions[answer.refused_at].name} {answer.refused}"
+    for number, verdict in said.items():
+        failed = number in walk.places and any(one.outcome.failed for one in walk.places[number].attempts)
+        if verdict is Verdict.GOOD and failed and number != answer.refused_at:
+            return f"{refused}. {walk.versions[number].name}, said to be good, fails: it may be the other way round"
+    return refused
 
 
 def _unfinished(known: _Known) -> tuple[str, ...]:
@@ -292,6 +298,11 @@ def _unfinished(known: _Known) -> tuple[str, ...]:
 def _notes(walk: Walk, path: Sequence[Tested]) -> tuple[str, ...]:
     """What the reader must know beside the edges."""
     notes = [*likeness(walk.failure)]
+    if walk.failure is not None and (missing := re.search(r"No module named '([\w.]+)'", walk.failure.title)):
+        name = missing[1].partition(".")[0]
+        notes.append(
+            f'the script cannot import {name}: where it is no part of the failure, packages = ["{name}"] in its header'
+        )
     pythons = [(version.cell.environment.python, version.name) for version in walk.versions]
     if len({python for python, _ in pythons}) > 1:
         spans = [(python, [name for _, name in group]) for python, group in groupby(pythons, key=lambda pair: pair[0])]
@@ -317,7 +328,8 @@ def _advice(wanted: Wanted, walk: Walk, known: _Known) -> tuple[str, ...]:
     if wanted.signature or wanted.metric or walk.failure is None:
         return ()
     end = dict(walk.series.meant).get(wanted.bad, wanted.bad)
-    others = [title for title, names in walk.others() if not end or end in names]
+    inside = {tested.name for edge in known.edges for tested in edge.between}
+    others = [title for title, names in walk.others() if not end or end in names or inside & set(names)]
     if not others:
         return ()
     which = f"that {end} showed first" if end else "that most versions show"

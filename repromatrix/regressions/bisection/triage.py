@@ -30,8 +30,12 @@ class Triage:
     fill_in: tuple[str, ...]
 
 
-def triage(edge: FoundEdge, cell: Cell) -> Triage:
-    """How to go on from `edge`, of whose history any cell will do: its script, parameters and variables count."""
+def triage(edge: FoundEdge, cell: Cell, times: int = 1) -> Triage:
+    """How to go on from `edge`, of whose history any cell will do: its script, parameters and variables count.
+
+    Args:
+        times: Runs of the script in each version, of which none may fail: more than 1 where the failure comes and goes.
+    """
     if edge.source is None:
         return Triage("", ())
     if cell.described is not None or cell.repro.processes > 1:
@@ -42,7 +46,7 @@ def triage(edge: FoundEdge, cell: Cell) -> Triage:
         *("jax-toolbox-triage", "--container-runtime", "docker", "--failing-container", "IMAGE"),
         *("--passing-versions", ends[0].versions, "--failing-versions", ends[1].versions),
     ]
-    command = f'{shlex.join(words)} -v "$PWD/repros:{_FOLDER}" -- {shlex.join(_test(edge, cell))}'
+    command = f'{shlex.join(words)} -v "$PWD/repros:{_FOLDER}" -- {shlex.join(_test(edge, cell, times))}'
     return Triage(command, tuple(_fill_in(edge, ends)))
 
 
@@ -66,10 +70,14 @@ class _Source:
         return f"jax:{self.jax},xla:{self.xla}"
 
 
-def _test(edge: FoundEdge, cell: Cell) -> list[str]:
+def _test(edge: FoundEdge, cell: Cell, times: int) -> list[str]:
     variables = [f"{name}={value}" for name, value in cell.env]
     params = [part for name, value in cell.params for part in (f"--{name}", word(value))]
     run = [*(["env", *variables] if variables else []), "python3", f"{_FOLDER}/{cell.repro.path.name}", *params]
+    if times > 1:
+        fails, passes = (1, 0) if edge.begins else (0, 1)
+        loop = f"for i in $(seq {times}); do {shlex.join(run)} || exit {fails}; done; exit {passes}"
+        return ["sh", "-c", loop]
     return run if edge.begins else ["sh", "-c", f"! {shlex.join(run)}"]
 
 

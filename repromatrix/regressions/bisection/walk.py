@@ -150,7 +150,8 @@ class Walk:
         more = sum(one.attempts for one in tries)
         task = self.listener.start("try", names if more == len(tries) else f"{names}, {more} attempts")
         try:
-            found = self.trials.run(wanted)
+            # The HLO of a failure takes a second run of the script: worth it where an edge is confirmed.
+            found = self.trials.run(wanted, hlo=phase == "confirm")
         except KeyboardInterrupt:
             task.finish("interrupted")
             self._save(places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import floor
 from typing import Any
 
@@ -70,9 +70,12 @@ def edge_words(found: Bisection, edge: FoundEdge) -> str:
     place = f"on {edge.newer.name}" if axis == "date" else f"in {axis} {dated(axis, edge.newer)}"
     said = f"{'begins' if edge.begins else 'ends'} {place}; {last} {dated(axis, edge.older)}"
     if unknown := between(found, edge):
-        names = [f"{name} ({why})" for name, why in unknown[:8]]
-        more = [f"{len(unknown) - 8} more"] if len(unknown) > 8 else []
-        said += f"; nothing is known of {', '.join([*names, *more])} between them"
+        runs = [(why, [name for name, _ in run]) for why, run in groupby(unknown, key=lambda pair: pair[1])]
+        told = [
+            f"{names[0]} to {names[-1]} ({why})" if len(names) > 1 else f"{names[0]} ({why})" for why, names in runs
+        ]
+        more = [f"{len(told) - 8} more"] if len(told) > 8 else []
+        said += f"; it may be in between, where {', '.join([*told[:8], *more])} gave no verdict on it"
     return said
 
 

@@ -119,7 +119,12 @@ def _chosen(cells: Sequence[Cell], kept: dict[str, CellResult], wanted: Wanted) 
     named = {name for name, _, _ in wanted.ranges}
     if unknown := named - {name for cell in cells for name, _ in cell.params}:
         known = sorted({name for cell in cells for name, _ in cell.params})
-        raise UserError(f"the repro has no parameter {min(unknown)!r}", hint=f"known: {', '.join(known) or 'none'}")
+        hint = (
+            f"known: {', '.join(known)}"
+            if known
+            else f"add a line to its header: # params = {{ {min(unknown)} = [1] }}"
+        )
+        raise UserError(f"the repro has no parameter {min(unknown)!r}", hint=hint)
     alike = {replace(cell, params=tuple(p for p in cell.params if p[0] not in named)).id for cell in cells}
     none_fails = not any(cell.id in kept and kept[cell.id].outcome.failed for cell in cells)
     if named and not wanted.cell and none_fails and len(alike) == 1:
