@@ -28,7 +28,7 @@ TOOL_CONTAINERS = ("tools", "handoff")
 """What a folder needs for `invoke` to work in it: these, and of `containers/` the files at its top and these."""
 REST = (
     *(".ci", ".github", ".gitignore", "CHANGELOG.md", "benchmarks", "docs", "flake.lock", "flake.nix"),
-    *("nix", "reports/h200", "tests", "tools"),
+    *("nix", "reports/h200", "reports/since", "tests", "tools"),
 )
 """What else this tool's own checkout has."""
 
