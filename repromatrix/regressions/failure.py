@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from repromatrix.errors import UserError
-from repromatrix.results.combine import marks, tally
+from repromatrix.results.combine import clip, counts, marks, tally
 from repromatrix.results.judge import matches
 from repromatrix.results.model import AttemptResult
 from repromatrix.search.model import Sample
@@ -80,6 +80,19 @@ def title_of(attempt: AttemptResult) -> str:
         return attempt.signature.title
     how = "" if attempt.outcome is Outcome.HANG else attempt.signal or attempt.exit_status
     return f"{attempt.outcome.value} {how}".rstrip() if how not in ("", None) else attempt.outcome.value
+
+
+def ended(attempts: Sequence[AttemptResult], reason: str) -> str:
+    """How attempts ended, in a few words: `crash "signal SIGSEGV at ..." 2x`; where there are none, the reason."""
+    groups = tally(attempts) if attempts else []
+    if len(groups) > 1:
+        return counts(groups, brief=True)
+    if not groups:
+        return clip(reason, 100)
+    group = groups[0]
+    title = group[0].signature.title if group[0].signature is not None else ""
+    said = group[0].outcome.value + (f' "{clip(title, 60)}"' if title else "")
+    return said + (f" {len(group)}x" if len(group) > 1 else "")
 
 
 def by_metric(text: str) -> Failure:

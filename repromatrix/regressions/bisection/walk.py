@@ -8,10 +8,11 @@ from statistics import median
 
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener, Task
-from repromatrix.regressions.failure import Failure, failure_of, measured, sample, title_of
+from repromatrix.regressions.failure import Failure, ended, failure_of, measured, sample, title_of
 from repromatrix.regressions.model import Series, Tested, Version
 from repromatrix.regressions.trials import Trials
-from repromatrix.results.combine import clip, counts, rates, tally
+from repromatrix.report.layout import counted
+from repromatrix.results.combine import rates, tally
 from repromatrix.results.model import AttemptResult, CellResult
 from repromatrix.search.bisect import step
 from repromatrix.search.model import Answer, History, Rules, Sample, Seen, Step, Try, Verdict
@@ -190,26 +191,18 @@ class Walk:
         if isinstance(now, Answer):
             return ""
         older, newer = (self.versions[place + base].name for place in now.bounds)
-        left = f"; about {now.left} version{'s' * (now.left > 1)} left" if now.left else ""
+        left = f"; about {counted(now.left, 'version')} left" if now.left else ""
         return f"between {older} and {newer}{left}"
 
     def how(self, number: int) -> str:
         """How a version ended, and what that says: `crash "signal SIGSEGV at ..."  bad`."""
         place, told = self.places[number], self.samples()[number]
-        groups = tally(place.attempts) if place.attempts else []
-        if len(groups) > 1:
-            ended = counts(groups, brief=True)
-        elif groups:
-            title = groups[0][0].signature.title if groups[0][0].signature is not None else ""
-            ended = groups[0][0].outcome.value + (f' "{clip(title, 60)}"' if title else "")
-            ended += f" {len(groups[0])}x" if len(groups[0]) > 1 else ""
-        else:
-            ended = clip(place.reason, 100)
+        how = ended(place.attempts, place.reason)
         if self.failure is None and any(attempt.outcome.failed for attempt in place.attempts):
-            return ended
+            return how
         says = {Sample.BAD: "bad", Sample.GOOD: "good"}
         word = says[Sample.BAD] if Sample.BAD in told else says.get(told[0], "says nothing")
-        return f"{ended}  {word}"
+        return f"{how}  {word}"
 
     def tested(self, verdicts: Mapping[int, Verdict]) -> dict[int, Tested]:
         """What is known of every version that was tried, in that order.

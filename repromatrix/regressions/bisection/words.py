@@ -12,7 +12,7 @@ from packaging.version import Version
 
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.regressions.model import Bisection, FoundEdge, Tested
-from repromatrix.report.layout import duration, ending
+from repromatrix.report.layout import counted, duration, ending
 from repromatrix.results.combine import clip
 from repromatrix.results.rates import Rate, percent
 from repromatrix.search.model import Verdict
@@ -279,8 +279,8 @@ def spent(found: Bisection) -> str:
     known = f" ({total - made} of them known before)" if total > made else ""
     whole, running, waiting = map(duration, (found.spent.total, found.spent.running, found.spent.waiting))
     return (
-        f"{len(found.path)} of {_many(len(found.series.versions), 'version')} tried by {found.engine or 'no engine'},"
-        f" {_many(total, 'attempt')}{known},"
+        f"{len(found.path)} of {counted(len(found.series.versions), 'version')} tried by {found.engine or 'no engine'},"
+        f" {counted(total, 'attempt')}{known},"
         f" in {whole}: {running} running, {waiting} waiting for environments."
     )
 
@@ -300,10 +300,6 @@ def left_out(found: Bisection) -> tuple[tuple[str, str], ...]:
 
 def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "")
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _span(older: Tested, newer: Tested) -> str:

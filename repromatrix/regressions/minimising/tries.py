@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
-from repromatrix.regressions.failure import Failure, sample, title_of
+from repromatrix.regressions.failure import Failure, ended, sample, title_of
 from repromatrix.regressions.minimising.model import Tried
 from repromatrix.regressions.trials import Trials
-from repromatrix.results.combine import clip, counts, rates, tally
+from repromatrix.results.combine import rates
 from repromatrix.results.model import AttemptResult, CellResult
 from repromatrix.search import verdict as grading
 from repromatrix.search.model import Rules, Sample, Verdict
@@ -159,18 +159,9 @@ class Tries:
     def how(self, cell: Cell) -> str:
         """How it ended, and what that says: `error "ImportError at ..."  bad`."""
         seen = self.seen[cell]
-        groups = tally(seen.attempts) if seen.attempts else []
-        if len(groups) > 1:
-            ended = counts(groups, brief=True)
-        elif groups:
-            first = groups[0][0]
-            title = first.signature.title if first.signature is not None else ""
-            ended = first.outcome.value + (f' "{clip(title, 60)}"' if title else "")
-            ended += f" {len(groups[0])}x" if len(groups[0]) > 1 else ""
-        else:
-            ended = clip(seen.result.reason, 100)
         says = {Verdict.GOOD: "good", Verdict.BAD: "bad", Verdict.AMBIGUOUS: "AMBIGUOUS"}
-        return f"{ended}  {says.get(self.verdict(cell) or Verdict.UNKNOWN, 'says nothing')}"
+        said = says.get(self.verdict(cell) or Verdict.UNKNOWN, "says nothing")
+        return f"{ended(seen.attempts, seen.result.reason)}  {said}"
 
     def _why(self, cell: Cell) -> str:
         seen = self.seen[cell]
