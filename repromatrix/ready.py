@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 from repromatrix.engines.base import Engine, Prepared
 from repromatrix.envs.model import Lock, Wheel
@@ -37,11 +39,44 @@ class Ready:
         self.cancel = cancel
         self.offline = offline
         self._turns: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
-        self._mutex = threading.Lock()
+        self._first: set[str] = set()
+        self._changed = threading.Condition()
 
-    def _turn(self, lock: Lock) -> threading.Lock:
-        with self._mutex:
-            return self._turns[lock.hash]
+    @contextmanager
+    def first(self, locks: Iterable[Lock]) -> Iterator[None]:
+        """Give these the right of way: until they are ready, or this ends, `give_way` waits."""
+        with self._changed:
+            self._first = {lock.hash for lock in locks}
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._first.clear()
+                self._changed.notify_all()
+
+    def give_way(self, lock: Lock, cancel: threading.Event) -> bool:
+        """Wait until work on `lock` delays nothing that goes first; False where `cancel` was set before."""
+        with self._changed:
+            while self._first and lock.hash not in self._first and not cancel.is_set():
+                self._changed.wait(0.1)  # nobody is told when `cancel` is set
+        return not cancel.is_set()
+
+    @contextmanager
+    def _turn(self, lock: Lock, *, last: bool) -> Iterator[None]:
+        """The only one at work on `lock`, which no longer goes first after its last turn, or one that failed."""
+        with self._changed:
+            turn = self._turns[lock.hash]
+        try:
+            with turn:
+                yield
+        except BaseException:
+            last = True
+            raise
+        finally:
+            if last:
+                with self._changed:
+                    self._first.discard(lock.hash)
+                    self._changed.notify_all()
 
     def fetch(self, lock: Lock, cancel: threading.Event | None = None) -> None:
         """Download what is missing; nothing where the engine has the environment.
@@ -52,7 +87,7 @@ class Ready:
         Raises:
             InfraError: See `fetch_missing`.
         """
-        with self._turn(lock):
+        with self._turn(lock, last=False):
             if self.engine.known(lock) is None:
                 store = WheelStore(self.project.store)
                 fetch_missing(lock, self.matrix, store, self.listener, cancel or self.cancel, offline=self.offline)
@@ -66,7 +101,7 @@ class Ready:
         Raises:
             InfraError: It cannot be built.
         """
-        with self._turn(lock):
+        with self._turn(lock, last=True):
             return self.engine.known(lock) or self.engine.prepare(lock, self.listener, cancel or self.cancel)
 
 

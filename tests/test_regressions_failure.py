@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import pytest
 
@@ -13,7 +10,6 @@ from repromatrix.errors import UserError
 from repromatrix.events import Silent, Task
 from repromatrix.evidence.model import Signature
 from repromatrix.regressions.failure import Failure, by_change, by_metric, failure_of, sample, words
-from repromatrix.regressions.prefetch import Prefetch
 from repromatrix.regressions.quiet import Quiet
 from repromatrix.results.model import AttemptResult
 from repromatrix.search.model import Sample
@@ -120,68 +116,6 @@ def test_a_number_must_be_there() -> None:
 def test_conditions_that_are_none(text: str) -> None:
     with pytest.raises(UserError, match="--metric"):
         by_metric(text)
-
-
-@dataclass
-class Work:
-    """Work that lasts until `go`, or until it is stopped."""
-
-    began: list[str] = field(default_factory=list)
-    done: list[str] = field(default_factory=list)
-    stopped: list[str] = field(default_factory=list)
-    go: threading.Event = field(default_factory=threading.Event)
-
-    def __call__(self, thing: str, stop: threading.Event) -> None:
-        self.began.append(thing)
-        while not self.go.is_set() and not stop.is_set():
-            time.sleep(0.005)
-        (self.stopped if stop.is_set() else self.done).append(thing)
-        raise OSError("nobody hears of it")
-
-
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 10
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.005)
-    assert condition()
-
-
-def test_prefetch_does_the_likeliest_first_and_forgets_what_is_no_longer_wanted() -> None:
-    work = Work()
-    prefetch = Prefetch(work, at_once=1)
-    prefetch.ask(["a", "b", "c"])
-    until(lambda: work.began == ["a"])
-    prefetch.ask(["d", "a", "e"])
-    work.go.set()
-    until(lambda: len(work.done) == 3)
-    prefetch.ask(["d"])
-    prefetch.close()
-    prefetch.ask(["f"])
-    assert work.done == ["a", "d", "e"]
-
-
-def test_prefetch_stops_what_is_no_longer_wanted_and_does_it_when_it_is_again() -> None:
-    work = Work()
-    prefetch = Prefetch(work, at_once=2)
-    prefetch.ask(["a", "b", "c"])
-    until(lambda: work.began == ["a", "b"])
-    prefetch.ask(["d"], keep=["a"])
-    until(lambda: work.began == ["a", "b", "d"])
-    assert work.stopped == ["b"]
-    prefetch.ask(["b"], keep=["a", "d"])
-    work.go.set()
-    until(lambda: {*work.done} == {"a", "b", "d"})
-    prefetch.close()
-    assert "c" not in work.began
-
-
-def test_the_end_stops_what_is_under_way() -> None:
-    work = Work()
-    prefetch = Prefetch(work)
-    prefetch.ask(["a", "b"])
-    until(lambda: len(work.began) == 2)
-    prefetch.close()
-    assert {*work.stopped} == {"a", "b"}
 
 
 class Heard(Silent):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from contextlib import suppress
 from typing import Generic, TypeVar
@@ -16,20 +15,22 @@ _PATIENCE = 2.0
 
 
 class Prefetch(Generic[T]):
-    """Does `work` for whatever is asked for, each once, on threads of its own that start when they are needed.
+    """Takes whatever is asked for through some stages, each on a thread of its own that starts when it is needed.
+
+    A stage works on one thing at a time: of two that share a link, or a processor, both come late. So the first thing
+    is unpacked while the second is downloaded.
 
     Args:
-        work: Gets the thing, and a signal to stop. What it raises is dropped: whoever needs the thing meets the same
-            trouble and tells it.
-        at_once: Threads.
+        stages: Each gets the thing, and a signal to stop. What one raises is dropped and the thing goes no further:
+            whoever needs it meets the same trouble and tells it.
     """
 
-    def __init__(self, work: Callable[[T, threading.Event], object], at_once: int = 2) -> None:
-        self._work = work
-        self._at_once = at_once
-        self._wanted: deque[T] = deque()
+    def __init__(self, *stages: Callable[[T, threading.Event], object]) -> None:
+        self._stages = stages
+        self._wanted: list[T] = []
+        self._reached: dict[T, int] = {}
+        """Stages that a thing has behind it."""
         self._under_way: dict[T, threading.Event] = {}
-        self._done: set[T] = set()
         self._threads: list[threading.Thread] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -43,14 +44,13 @@ class Prefetch(Generic[T]):
         with self._changed:
             if self._closed:
                 return
-            asked = list(things)
+            self._wanted = list(things)
             for thing, stop in self._under_way.items():
-                if thing not in asked and thing not in keep:
+                if thing not in self._wanted and thing not in keep:
                     stop.set()
-            self._wanted = deque(thing for thing in asked if thing not in self._done and thing not in self._under_way)
             if self._wanted and not self._threads:
-                names = (f"prefetch {number}" for number in range(self._at_once))
-                self._threads = [threading.Thread(target=self._serve, name=name, daemon=True) for name in names]
+                numbers = range(len(self._stages))
+                self._threads = [threading.Thread(target=self._serve, args=(stage,), daemon=True) for stage in numbers]
                 for thread in self._threads:
                     thread.start()
             self._changed.notify_all()
@@ -66,21 +66,28 @@ class Prefetch(Generic[T]):
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _serve(self) -> None:
-        while (begun := self._next()) is not None:
-            thing, stop = begun
+    def _serve(self, stage: int) -> None:
+        while (thing := self._next(stage)) is not None:
+            stop, reached = self._under_way[thing], len(self._stages)
             with suppress(Exception):
-                self._work(thing, stop)
+                self._stages[stage](thing, stop)
+                reached = stage + 1
             with self._changed:
                 del self._under_way[thing]
                 if not stop.is_set():
-                    self._done.add(thing)
+                    self._reached[thing] = reached
+                self._changed.notify_all()
 
-    def _next(self) -> tuple[T, threading.Event] | None:
+    def _next(self, stage: int) -> T | None:
+        """The first thing that this stage is to do, once there is one; None at the end."""
+
+        def first() -> T | None:
+            due = (each for each in self._wanted if self._reached.get(each, 0) == stage)
+            return next((each for each in due if each not in self._under_way), None)
+
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._wanted)
-            if self._closed:
-                return None
-            thing, stop = self._wanted.popleft(), threading.Event()
-            self._under_way[thing] = stop
-            return thing, stop
+            self._changed.wait_for(lambda: self._closed or first() is not None)
+            thing = None if self._closed else first()
+            if thing is not None:
+                self._under_way[thing] = threading.Event()
+            return thing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
 
@@ -58,7 +58,7 @@ class Trials:
         self.cancel = cancel
         self._quiet = Quiet(listener)
         self._ready = Ready(project, matrix, engine, self._quiet, cancel, offline=request.offline)
-        self._prefetch: Prefetch[Cell] = Prefetch(self._make_ready)
+        self._prefetch: Prefetch[Cell] = Prefetch(self._lock_ahead, self._fetch_ahead, self._build_ahead)
         self._locking = threading.Lock()
         self._lost: dict[Environment, InfraError] = {}
         self._renewed: set[Cell] = set()
@@ -83,7 +83,12 @@ class Trials:
         return self._quiet.running
 
     def run(
-        self, wanted: Mapping[Cell, int], given: Mapping[Environment, Lock] = _NONE_GIVEN, *, hlo: bool = True
+        self,
+        wanted: Mapping[Cell, int],
+        given: Mapping[Environment, Lock] = _NONE_GIVEN,
+        *,
+        soon: Iterable[Cell] = (),
+        hlo: bool = True,
     ) -> dict[Cell, CellResult]:
         """Run cells until each has so many attempts, kept ones counted; in the order given.
 
@@ -92,6 +97,8 @@ class Trials:
         Args:
             wanted: Attempts in all, at least 1.
             given: Locks that are no file.
+            soon: Cells whose environments are made ready in the background once those of `wanted` are, the first ones
+                first, and no longer those asked for before. Trouble is silent until one is needed.
             hlo: Whether to collect the HLO of failures, which takes a second run of the script.
 
         Raises:
@@ -99,12 +106,15 @@ class Trials:
             UserError: A lock file is damaged.
             InfraError: No disk, no engine, no network where all cells need it.
         """
-        self._lock([cell.environment for cell in wanted if cell.environment not in given])
+        locks = self._lock([cell.environment for cell in wanted if cell.environment not in given])
+        self._prefetch.ask(soon, keep=wanted)
         lost = {cell: self._lost[cell.environment] for cell in wanted if cell.environment in self._lost}
         found = {cell: self._without(cell, error) for cell, error in lost.items()}
-        for rerun in (True, False):
-            if some := {cell: wanted[cell] for cell in wanted if cell not in found and rerun == self._to_renew(cell)}:
-                found |= self._run(some, given, rerun=rerun, hlo=hlo)
+        todo = {cell: count for cell, count in wanted.items() if cell not in found}
+        with self._ready.first(locks.values()):
+            for rerun in (True, False):
+                if some := {cell: count for cell, count in todo.items() if rerun == self._to_renew(cell)}:
+                    found |= self._run(some, given, rerun=rerun, hlo=hlo)
         return {cell: found[cell] for cell in wanted}
 
     def _run(
@@ -163,21 +173,17 @@ class Trials:
         """The lock of its environment, made if there is none; None where it cannot exist or cannot be had now."""
         return self._lock([cell.environment]).get(cell.environment)
 
-    def soon(self, cells: Iterable[Cell], now: Collection[Cell] = ()) -> None:
-        """Make environments ready in the background, the first ones first, and no longer those asked for before.
+    def _lock_ahead(self, cell: Cell, _: threading.Event) -> Lock:
+        return self._lock([cell.environment], remember=False)[cell.environment]
 
-        Trouble is silent until one is needed.
-
-        Args:
-            now: Cells that are run next: what is made ready of theirs goes on.
-        """
-        self._prefetch.ask(cells, now)
-
-    def _make_ready(self, cell: Cell, stop: threading.Event) -> None:
-        lock = self._lock([cell.environment], remember=False).get(cell.environment)
-        if lock is not None and not stop.is_set():
+    def _fetch_ahead(self, cell: Cell, stop: threading.Event) -> None:
+        lock = self._lock_ahead(cell, stop)
+        if self._ready.give_way(lock, stop):
             self._ready.fetch(lock, stop)
-        if lock is not None and not stop.is_set():
+
+    def _build_ahead(self, cell: Cell, stop: threading.Event) -> None:
+        lock = self._lock_ahead(cell, stop)
+        if self._ready.give_way(lock, stop):
             self._ready.prepare(lock, stop)
 
     def _lock(self, environments: Iterable[Environment], *, remember: bool = True) -> dict[Environment, Lock]:

@@ -145,14 +145,13 @@ class Walk:
         """
         places = {one.place: self.places.setdefault(one.place, Place(phase)) for one in tries}
         wanted = {self.versions[one.place].cell: len(places[one.place].attempts) + one.attempts for one in tries}
-        if self.prefetch:
-            self.trials.soon((self.versions[place].cell for place in soon), wanted)
+        ahead = [self.versions[place].cell for place in soon if self.prefetch]
         names = ", ".join(self.versions[place].name for place in places)
         more = sum(one.attempts for one in tries)
         task = self.listener.start("try", names if more == len(tries) else f"{names}, {more} attempts")
         try:
             # The HLO of a failure takes a second run of the script: worth it where an edge is confirmed.
-            found = self.trials.run(wanted, hlo=phase == "confirm")
+            found = self.trials.run(wanted, soon=ahead, hlo=phase == "confirm")
         except KeyboardInterrupt:
             task.finish("interrupted")
             self._save(places)
