@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repromatrix.results.key import hardware_facts
 
-ALL = ("images", "attempts", "known", "loop", "evidence", "archives")
+ALL = ("images", "attempts", "known", "loop", "evidence", "archives", "bisection")
 HEAD = """\
 # Performance
 

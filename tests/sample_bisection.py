@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from repromatrix.axes.model import Series, Version
 from repromatrix.envs.lockfile import read_lock
 from repromatrix.envs.model import Lock
 from repromatrix.project import Project
 from repromatrix.regressions.bisection.found import found_edges
-from repromatrix.regressions.model import Bisection, Series, Spent, Tested, Version
+from repromatrix.regressions.model import Bisection, Spent, Tested
 from repromatrix.results.combine import combine, rates
 from repromatrix.results.model import AttemptResult, CellResult
 from repromatrix.search.model import Answer, Edge, Rules, Verdict

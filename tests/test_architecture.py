@@ -17,7 +17,7 @@ LOW = ("carry", "search", "errors", "events", "files", "output", "project")
 FLOORS = ("spec", "envs", "engines", "evidence", "results", "report")
 HIGH = (
     *("plan", "ready", "collected", "graded", "attempts", "explain", "concluded", "flow", "kept"),
-    *("programs", "accepted", "compare", "capture", "share", "regressions", "commands", "tasks"),
+    *("programs", "accepted", "compare", "capture", "axes", "share", "regressions", "commands", "tasks"),
 )
 """From the lowest to the highest; `ui` stands beside the floors: it may use all of them, and only HIGH uses it."""
 

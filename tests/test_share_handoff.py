@@ -31,10 +31,10 @@ from repromatrix.kept import known_cells
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
 from repromatrix.results.model import HloFacts, HloModule
-from repromatrix.share.archives.readme import Case as Result
 from repromatrix.share.handoffs.again import STATUS, Place, libraries, reproduce, together
 from repromatrix.share.handoffs.bundle import closure, gz, tar, zipapp
 from repromatrix.share.handoffs.expected import Expected, Grading, Handoff, Start, from_json, to_json
+from repromatrix.share.handoffs.readme import Case as Result
 from repromatrix.share.handoffs.standalone import MOST_ATTEMPTS, attempts_for, files, from_wheels, quick, with_stacks
 from repromatrix.share.handoffs.verdict import OTHERWISE, REPRODUCED, UNKNOWN, Verdict, compare
 from repromatrix.share.privacy.redact import Redactor

@@ -20,12 +20,17 @@ class Options:
     Attributes:
         tool_python: Python versions, separated by commas; empty = this one's, `none` = none.
         split_size: `60M`; empty = no parts.
+        oldest, newest: Ends of a range; both empty = none.
+        axis: Of the range; empty = jax.
     """
 
     wheels_only: bool = False
     results: bool = True
     tool_python: str = ""
     split_size: str = ""
+    oldest: str = ""
+    newest: str = ""
+    axis: str = ""
 
 
 @command
@@ -39,6 +44,8 @@ def archive(request: Request, place: str, options: Options, json: str) -> int:
 
     if not place:
         raise UserError("archive where to?", hint="for example `uv run invoke archive ../archive`")
+    if options.axis and not (options.oldest or options.newest):
+        raise UserError("--axis is that of a range, and there is none", hint="add --oldest and --newest")
     if json:
         check_path(json)
     project = find_project()
@@ -47,6 +54,9 @@ def archive(request: Request, place: str, options: Options, json: str) -> int:
         results=options.results and not options.wheels_only,
         pythons=pythons(options.tool_python),
         split_size=size("split-size", options.split_size) if options.split_size else 0,
+        oldest=options.oldest,
+        newest=options.newest,
+        axis=options.axis or "jax",
     )
     folder, cancel = Path(place).expanduser(), threading.Event()
     with listener() as ear:

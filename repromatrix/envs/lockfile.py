@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -211,6 +212,17 @@ def read_lock(path: Path, environment: Environment) -> Lock:
     if content.errors:
         raise InputErrors(content.errors)
     return lock
+
+
+def locked_versions(folder: Path, package: str) -> dict[str, str]:
+    """Versions of `package` that the locks of `folder` name, each with the day of its upload, empty if not known."""
+    found: dict[str, str] = {}
+    for path in sorted(folder.glob("*.txt")):
+        with suppress(OSError, UnicodeDecodeError):  # whoever needs this lock reads it again, and tells
+            for line in path.read_text(encoding="utf-8").splitlines():
+                if line.startswith(f"{package}==") and (wheel := _WHEEL.fullmatch(line)):
+                    found[wheel["version"]] = wheel["uploaded"][:10].strip("-")
+    return found
 
 
 def _unfit(wheel: Wheel, tags: frozenset[Tag]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from repromatrix.axes.model import Series
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError
 from repromatrix.results.difference import PackageChange
@@ -11,7 +12,7 @@ from repromatrix.results.model import CellResult
 from repromatrix.results.rates import Rate
 from repromatrix.search.model import Rules, Verdict
 from repromatrix.share.issues.releases import Release
-from repromatrix.spec.model import Cell, Scalar
+from repromatrix.spec.model import Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,38 +42,6 @@ class Wanted:
     sweep: str = "minor"
     nightly: bool = False
     prefetch: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """One place of the history.
-
-    Attributes:
-        name: `0.10.2`, or a date.
-        cell: That tries it.
-        number: Its place among all versions of the axis, oldest first, whatever range is asked for.
-    """
-
-    name: str
-    cell: Cell
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The versions along one axis, all else equal.
-
-    Attributes:
-        axis: `jax`, `jaxlib`, `nccl`, `date`, or a package.
-        versions: Oldest first.
-        left_out: (version, reason) of versions in the range that no cell can try.
-        meant: (words, version) of what was asked for by a day or in another spelling.
-    """
-
-    axis: str
-    versions: tuple[Version, ...]
-    left_out: tuple[tuple[str, str], ...] = ()
-    meant: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

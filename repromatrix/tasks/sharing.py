@@ -77,6 +77,9 @@ def issue(
         no_results="leave out results and evidence",
         tool_python="Python versions that the restored tool may run on, separated by commas (this one's), or none",
         split_size="write numbered parts of at most this size to PLACE.parts too, e.g. 60M",
+        oldest="with every release from here on, as `invoke bisect` tries them: a version or a day",
+        newest="to here",
+        axis="what --oldest and --newest are versions of (jax), as for `invoke bisect`",
     ),
 )
 def archive(
@@ -88,6 +91,9 @@ def archive(
     no_results: bool = False,
     tool_python: str = "",
     split_size: str = "",
+    oldest: str = "",
+    newest: str = "",
+    axis: str = "",
     offline: bool = False,
     json: str = "",
 ) -> None:
@@ -96,7 +102,7 @@ def archive(
     from repromatrix.commands import archive, common
 
     asked = plan.Request(repro, env, offline=offline, command=common.typed())
-    options = archive.Options(wheels_only, not no_results, tool_python, split_size)
+    options = archive.Options(wheels_only, not no_results, tool_python, split_size, oldest, newest, axis)
     end(archive.archive(asked, place, options, json))
 
 

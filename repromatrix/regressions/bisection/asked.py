@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
+from repromatrix.axes.model import Series
+from repromatrix.axes.versions import place
 from repromatrix.engines.choose import count_gpus
 from repromatrix.errors import UserError
 from repromatrix.plan import Request, gpus_wanted
-from repromatrix.regressions.axes.versions import place
 from repromatrix.regressions.failure import Failure, by_metric
-from repromatrix.regressions.model import Series, Wanted
+from repromatrix.regressions.model import Wanted
 from repromatrix.search.model import Verdict
 from repromatrix.spec.model import Cell, Matrix
 

@@ -9,18 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
+from repromatrix.axes.model import Series
+from repromatrix.axes.reference import reference
+from repromatrix.axes.versions import coarse, series
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
 from repromatrix.flow import host_facts, ready_engine
 from repromatrix.plan import Request, load
 from repromatrix.project import Project
-from repromatrix.regressions.axes.reference import reference
-from repromatrix.regressions.axes.versions import coarse, series
 from repromatrix.regressions.bisection.asked import Said, check_nightly, claimed, claims, ends, failure_said, width
 from repromatrix.regressions.bisection.found import found_edges
 from repromatrix.regressions.bisection.walk import Walk
 from repromatrix.regressions.failure import Failure, by_change, by_metric, failure_of, likeness, words
-from repromatrix.regressions.model import Bisection, FoundEdge, Series, Spent, Tested, Wanted
+from repromatrix.regressions.model import Bisection, FoundEdge, Spent, Tested, Wanted
 from repromatrix.regressions.trials import Trials
 from repromatrix.report.layout import counted
 from repromatrix.results.model import AttemptResult

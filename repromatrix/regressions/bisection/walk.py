@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from repromatrix.axes.model import Series, Version
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener, Task
 from repromatrix.regressions.failure import Failure, ended, failure_of, measured, sample, title_of
-from repromatrix.regressions.model import Series, Tested, Version
+from repromatrix.regressions.model import Tested
 from repromatrix.regressions.trials import Trials
 from repromatrix.report.layout import counted
 from repromatrix.results.combine import rates, tally

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from repromatrix.axes.history import past
 from repromatrix.compare import find_environment, locked
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
@@ -16,7 +17,6 @@ from repromatrix.flow import host_facts, ready_engine
 from repromatrix.kept import known_cells
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
-from repromatrix.regressions.axes.history import past
 from repromatrix.regressions.bisection.asked import width
 from repromatrix.regressions.failure import Failure, failure_of, likeness, words
 from repromatrix.regressions.minimising import shrink

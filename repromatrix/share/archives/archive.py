@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from repromatrix import __version__
+from repromatrix.axes.span import span
 from repromatrix.carry import folder, parts
 from repromatrix.carry.format import BLOBS, NAME, ROOTS, Carried, File, FormatError, Image, Manifest, SchemaError
 from repromatrix.carry.trouble import Damaged, Refused
@@ -52,12 +53,17 @@ class Wanted:
         results: Results and evidence too; never without `everything`.
         pythons: Python minor versions that the restored tool may run on.
         split_size: Bytes of a part, or 0 for none.
+        oldest, newest: Ends of the range whose every version a later search can then try; both empty = none.
+        axis: Of the range.
     """
 
     everything: bool = True
     results: bool = True
     pythons: tuple[str, ...] = ()
     split_size: int = 0
+    oldest: str = ""
+    newest: str = ""
+    axis: str = "jax"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +99,18 @@ def archive(
             f"parts of {wanted.split_size} bytes are too small", hint="allow 1M or more, for example --split-size 60M"
         )
     matrix, repros = load(project)
-    asked = request if request.env or request.repro else replace(request, env="*")
-    selection = choose(matrix, repros, asked, "")
+    ranged = bool(wanted.oldest or wanted.newest)
+    explicit = ranged or bool(request.env or request.repro)
+    selection = choose(matrix, repros, request if explicit else replace(request, env="*"), "")
     _check_place(place, project)
+    if ranged:
+        fixed = (project, matrix, selection.cells, wanted.axis, wanted.oldest, wanted.newest)
+        more = span(*fixed, listener, cancel, offline=request.offline)
+        selection = replace(selection, cells=(*selection.cells, *more))
     with _open(place) as old:
-        obtaining = Obtaining(project, selection, old, asked.offline, listener, cancel)
+        obtaining = Obtaining(project, selection, old, request.offline, listener, cancel)
         work = _Work(obtaining, place, wanted)
-        manifest, removed = work.finish(work.gathered(explicit=asked is request))
+        manifest, removed = work.finish(work.gathered(explicit=explicit))
         added = sum(blob.size for blob in set(manifest.blobs) - set(old.blobs))
         return Archived(manifest, added, removed, tuple(obtaining.lacking), work.split(manifest))
 

@@ -18,9 +18,9 @@ from repromatrix.kept import known_cells
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
 from repromatrix.results.model import CellResult
-from repromatrix.share.archives.readme import Case, hosted_cuda
 from repromatrix.share.handoffs.bundle import gz, tar, zst
 from repromatrix.share.handoffs.expected import NAME
+from repromatrix.share.handoffs.readme import Case, hosted_cuda
 from repromatrix.share.handoffs.standalone import Files, files, refusal
 from repromatrix.share.privacy.redact import Redactor
 from repromatrix.spec.model import Cell, Outcome, word

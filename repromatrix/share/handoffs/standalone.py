@@ -24,10 +24,10 @@ from repromatrix.plan import gpus_wanted
 from repromatrix.project import Project
 from repromatrix.results.combine import tally
 from repromatrix.results.model import AttemptResult, CellResult
-from repromatrix.share.archives.readme import TEMPLATES, Case, hosted_cuda, told
 from repromatrix.share.handoffs import again
 from repromatrix.share.handoffs.bundle import zipapp
 from repromatrix.share.handoffs.expected import NAME, Expected, Grading, Handoff, Start, to_json
+from repromatrix.share.handoffs.readme import TEMPLATES, Case, hosted_cuda, told
 from repromatrix.share.handoffs.verdict import REPRODUCED, compare
 from repromatrix.share.privacy.redact import Redactor
 from repromatrix.spec.metrics import holds

@@ -24,7 +24,7 @@ from repromatrix.plan import Request, choose, load
 from repromatrix.project import TOOL_ROOT, Project
 from repromatrix.report.layout import Notes, newest_first
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
-from repromatrix.share.archives.readme import host_setup, hosted_cuda
+from repromatrix.share.handoffs.readme import host_setup, hosted_cuda
 from repromatrix.share.handoffs.standalone import refusal
 from repromatrix.share.issues.env_block import EnvironmentInfo, environment_info
 from repromatrix.share.issues.history import History, histories

@@ -8,12 +8,13 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from repromatrix.envs.lockfile import locked_versions
 from repromatrix.envs.releases import built_on, releases
-from repromatrix.errors import UserError
+from repromatrix.errors import InfraError, UserError
+from repromatrix.project import Project
 from repromatrix.spec.model import Matrix
 from repromatrix.spec.words import nearest
 
@@ -75,8 +76,8 @@ def _same(low: str, high: str) -> UserError:
 
 def released(
     package: str,
+    project: Project,
     matrix: Matrix,
-    store: Path,
     low: str,
     high: str,
     cancel: threading.Event,
@@ -87,10 +88,10 @@ def released(
     """The releases of `package` from `low` to `high`, in either order and both included.
 
     Args:
-        store: Where the index's answers are kept.
+        project: Where the index's answers are kept, and the locks.
         low, high: Versions, or days: the newest release by the end of that day, or the nightly build nearest to it.
             Empty for jax: the oldest and the newest of the matrix.
-        offline: As the index was last seen.
+        offline: As the index was last seen, and those that are locked: an archive brings locks, and no answers.
         nightly: Nightly builds too, of the index that `require_nightly` asks for.
 
     Raises:
@@ -100,10 +101,20 @@ def released(
     if package == "jax":
         of_matrix = sorted(dict(matrix.axes)["jax"], key=Version)
         low, high = low or of_matrix[0], high or of_matrix[-1]
-    known = releases(package, matrix, store, cancel, offline=offline)
-    builds: tuple[str, ...] = ()
-    if nightly:
-        builds = releases(package, matrix, store, cancel, nightly=True, offline=offline)
+    locked = locked_versions(project.locks, package) if offline else {}
+
+    def there(day: str = "", *, nightly: bool = False) -> tuple[str, ...]:
+        own = {each for each, uploaded in locked.items() if bool(built_on(each)) == nightly}
+        own = {each for each in own if not day or "" < locked[each] <= day}
+        try:
+            of_index = releases(package, matrix, project.store, cancel, day=day, nightly=nightly, offline=offline)
+        except InfraError:
+            if not own:
+                raise
+            of_index = ()
+        return tuple(sorted({*own, *of_index}, key=Version))
+
+    known, builds = there(), there(nightly=True) if nightly else ()
     meant: dict[str, str] = {}
     for end in (low, high):
         if not _DAY.fullmatch(end):
@@ -111,8 +122,7 @@ def released(
         elif nightly:
             meant[end] = _nearest_build(_day(end), builds)
         else:
-            by = releases(package, matrix, store, cancel, day=_day(end).isoformat(), offline=offline)
-            meant[end] = _newest(package, by, end)
+            meant[end] = _newest(package, there(_day(end).isoformat()), end)
     return between(known, builds, low, high, meant)
 
 

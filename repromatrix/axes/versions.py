@@ -13,15 +13,15 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion
 from packaging.version import Version as Number
 
+from repromatrix.axes.history import History, around, days, released, require_nightly
+from repromatrix.axes.model import Series, Version
+from repromatrix.axes.pythons import Pythons
 from repromatrix.engines.base import Engine
 from repromatrix.envs.index import NoSuchPackage
 from repromatrix.envs.lockfile import nccl_package, read_impossible
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.project import Project
-from repromatrix.regressions.axes.history import History, around, days, released, require_nightly
-from repromatrix.regressions.axes.pythons import Pythons
-from repromatrix.regressions.model import Series, Version
 from repromatrix.spec.cells import expand
 from repromatrix.spec.model import Cell, Matrix
 from repromatrix.spec.words import AXES, nearest
@@ -34,7 +34,7 @@ def series(
     axis: str,
     low: str,
     high: str,
-    engine: Engine,
+    engine: Engine | None,
     listener: Listener,
     cancel: threading.Event,
     *,
@@ -52,6 +52,7 @@ def series(
             a package, whose pin in the repro it replaces.
         low, high: Versions, or days: the newest release, or the nightly build nearest to it, of that day. Empty for
             `jax`: the oldest and the newest of the matrix.
+        engine: That will run them; None = whichever, here or elsewhere.
         offline: Of the versions that the index was last seen to have, those that are locked.
         nightly: The builds of the index called nightly too, and of the releases those from `low` to `high`.
 
@@ -68,7 +69,7 @@ def series(
         task = listener.start("lock", f"which {name} there are")
         try:
             package = nccl_package(reference.environment.cuda) if name == "nccl" else name
-            history = released(package, matrix, project.store, low, high, cancel, offline=offline, nightly=nightly)
+            history = released(package, project, matrix, low, high, cancel, offline=offline, nightly=nightly)
         except NoSuchPackage as error:
             if name in AXES:
                 raise
@@ -118,7 +119,7 @@ def _cells(
     reference: Cell,
     name: str,
     history: History,
-    engine: Engine,
+    engine: Engine | None,
     listener: Listener,
     cancel: threading.Event,
     *,
@@ -137,14 +138,14 @@ def _cells(
             return False
         return (project.locks / f"{cell.environment.id}.txt").is_file() or cell.environment.id in impossible
 
-    pythons = Pythons(matrix, reference, name, engine, listener, cancel)
+    pythons, runs = Pythons(matrix, reference, name, engine, listener, cancel), engine.name if engine else ""
     found: dict[str, Cell | str] = {}
     for version in history.names:
         if offline:
-            there = (cell_of(matrix, reference, name, version, each, engine.name) for each in pythons.candidates)
+            there = (cell_of(matrix, reference, name, version, each, runs) for each in pythons.candidates)
             found[version] = next(filter(kept, there), "it is not locked, and asking the index is forbidden")
         elif python := pythons.of(version):
-            found[version] = cell_of(matrix, reference, name, version, python, engine.name)
+            found[version] = cell_of(matrix, reference, name, version, python, runs)
         else:
             found[version] = pythons.why_not()
     for end in (history.names[0], history.names[-1]):
@@ -158,7 +159,7 @@ def cell_of(matrix: Matrix, reference: Cell, axis: str, version: str, python: st
     """`reference` with another version on `axis`, and its Python; or why the files make no such cell.
 
     Args:
-        engine: Name of the engine that will run it.
+        engine: Name of the engine that will run it; empty = the matrix's.
     """
     repro, environment = reference.repro, reference.environment
     values = {name: environment.axis(name) or known[0] for name, known in matrix.axes} | {"python": python}

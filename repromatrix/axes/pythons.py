@@ -26,12 +26,13 @@ class Pythons:
 
     Attributes:
         axis: What is varied.
+        engine: That will run them; None = any Python can be had.
     """
 
     matrix: Matrix
     reference: Cell
     axis: str
-    engine: Engine
+    engine: Engine | None
     listener: Listener
     cancel: threading.Event
     _spans: dict[tuple[str, bool], tuple[Version, Version] | None] = field(default_factory=dict)
@@ -83,7 +84,7 @@ class Pythons:
         return choice.specifier is None or matches(choice.specifier, python)
 
     def _has_interpreter(self, python: str) -> bool:
-        if python == self.reference.environment.python:
+        if self.engine is None or python == self.reference.environment.python:
             return True
         if python not in self._usable:
             try:

@@ -17,6 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version as Number
 
+from repromatrix.axes.history import between, days
+from repromatrix.axes.model import Series, Version
+from repromatrix.axes.reference import reference
+from repromatrix.axes.versions import cell_of, coarse, place, series
 from repromatrix.engines.base import Engine
 from repromatrix.engines.choose import choose_engine
 from repromatrix.envs.lock import lock_all
@@ -26,10 +30,6 @@ from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Silent
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
-from repromatrix.regressions.axes.history import between, days
-from repromatrix.regressions.axes.reference import reference
-from repromatrix.regressions.axes.versions import cell_of, coarse, place, series
-from repromatrix.regressions.model import Series, Version
 from repromatrix.spec.model import Cell, Matrix
 from tests.fake_index import FakeIndex, publish_jax, serve
 from tests.test_releases import use
