@@ -1,10 +1,11 @@
 # /// repro
 # title   = "A fused concatenation of computed columns fails the MLIR verifier for some sizes"
 # issue   = "jax-ml/jax#39157"
-# targets = ["h100:8"]
+# targets = ["h100:8", "gpu"]                     # described, and real
 # timeout = "2m"
 # jax     = ["0.8.0", "0.10.0", "0.10.1", "0.10.2"]
-# cuda    = ["12-local"]
+# cuda    = ["12-local", "13-local"]              # on GPUs with the CUDA of the host: docs/gpus.md
+# python  = ["3.11", "3.12"]                      # 3.12 with "13-local" alone
 # params  = { rows = [64, 100, 1000] }
 # witness = { output = ["compiled"] }
 # [[expect]]
