@@ -18,6 +18,7 @@
 # ///
 """Measured without a GPU, for the H100 described in containers/targets: 0.8.2, 0.9.0, 0.9.2 and 0.10.0 fail in the pass
 `permutation_sort_simplifier`, which mixes 32 and 64 bits; 0.4.38, 0.8.0, 0.8.1, 0.10.1 and 0.10.2 compile.
+On a real H200, of 0.10.0 to 0.12.0.1, 0.10.0 alone fails.
 """
 
 import argparse
