@@ -112,9 +112,14 @@ def _environment(project: Project, request: Request) -> Environment:
     cells = (*described.cells, *(each.cell for each in described.excluded))
     local = libraries_of(matrix) is not None  # then the host's CUDA serves the environments without NVIDIA's wheels
     kinds = dict.fromkeys(cell.environment for cell in cells)
-    able = [each for each in kinds if each.cuda.isdigit() or (local and each.cuda.endswith("-local"))]
+
+    def fits(each: Environment) -> bool:
+        return each.cuda.isdigit() or (local and each.cuda.endswith("-local"))
+
+    able = [each for each in kinds if fits(each)]
     if request.env:
-        return find_environment(request.env, able, whose=" with NVIDIA's wheels")
+        locked_ones = [each for each in matrix.locked if fits(each)]
+        return find_environment(request.env, able, whose=" with NVIDIA's wheels", locked=locked_ones)
     if not able:
         raise UserError('no environment has NVIDIA\'s wheels (cuda = "12" or "13")', where=str(project.matrix_toml))
     return max(able, key=lambda each: (each.cuda.isdigit(), _newest(each)))

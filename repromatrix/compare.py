@@ -28,7 +28,9 @@ from repromatrix.results.difference import (
     package_changes,
 )
 from repromatrix.results.model import CellResult
+from repromatrix.spec.cells import besides
 from repromatrix.spec.model import Environment, Matrix, Outcome
+from repromatrix.spec.named import every
 from repromatrix.spec.words import longer, nearest
 
 LISTED = 20
@@ -59,7 +61,8 @@ def compare(
         KeyboardInterrupt: `cancel` was set.
     """
     matrix, repros = load(project)
-    everything = choose(matrix, repros, replace(request, env="*"), request.engine or matrix.run.engine)
+    env = every(matrix, first, second) if request.repro else "*"
+    everything = choose(matrix, repros, replace(request, env=env), request.engine or matrix.run.engine)
     # Without a repro nothing runs, so that a rule against some cells does not count.
     excluded = () if request.repro else (each.cell for each in everything.excluded)
     barred = bars(everything.cells, count_gpus()) if request.repro else {}
@@ -67,8 +70,8 @@ def compare(
     usable = {cell.environment for cell in everything.cells if cell not in barred}
     whose = f" of {request.repro}" if request.repro else ""
     pair = (
-        find_environment(first, environments, usable, whose),
-        find_environment(second, environments, usable, whose),
+        find_environment(first, environments, usable, whose, matrix.locked),
+        find_environment(second, environments, usable, whose, matrix.locked),
     )
     if pair[0] == pair[1]:
         raise UserError(f"{first} and {second} are one environment: {pair[0].id}", hint="name two")
@@ -80,28 +83,36 @@ def compare(
 
 
 def find_environment(
-    asked: str, environments: Sequence[Environment], usable: Set[Environment] = frozenset(), whose: str = ""
+    asked: str,
+    environments: Sequence[Environment],
+    usable: Set[Environment] = frozenset(),
+    whose: str = "",
+    locked: Sequence[Environment] = (),
 ) -> Environment:
     """The one environment that `asked` means: its id, a glob, or its version of jax.
 
     Args:
         usable: Those that count where several match; empty = all.
         whose: Words for a refusal: ` of windowed_einsum`.
+        locked: Further ones, which an exact id means and nothing else.
 
     Raises:
         UserError: None or several match.
     """
-    hits = [each for each in environments if each.id == asked] or [
-        each for each in environments if fnmatchcase(each.id, asked) or each.jax == asked
-    ]
+    hits = (
+        [each for each in environments if each.id == asked]
+        or [each for each in locked if each.id == asked]
+        or [each for each in environments if fnmatchcase(each.id, asked) or each.jax == asked]
+    )
     if len(hits) > 1 and any(each in usable for each in hits):
         hits = [each for each in hits if each in usable]
     if len(hits) == 1:
         return hits[0]
     if hits:
         raise UserError(f"{asked} means {len(hits)} environments{whose}", hint=f"name one of: {_listed(hits)}")
-    ids = [each.id for each in environments]
-    advice = longer(asked, ids) or nearest(asked, ids) or f"there are: {_listed(environments)}"
+    ids, further = [each.id for each in environments], [each.id for each in locked]
+    beside = besides(asked, further) or besides(f"jax{asked}-*", further)
+    advice = longer(asked, ids) or beside or nearest(asked, ids) or f"there are: {_listed(environments)}"
     raise UserError(f"no environment{whose} is called {asked}", hint=advice)
 
 

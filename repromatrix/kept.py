@@ -9,24 +9,33 @@ from pathlib import Path
 
 from repromatrix import __version__
 from repromatrix.engines.base import ISOLATION
+from repromatrix.errors import UserError
 from repromatrix.evidence.signature import VERSION
 from repromatrix.flow import host_facts
 from repromatrix.graded import grade_attempt, recall
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
+from repromatrix.report.layout import newest_first
 from repromatrix.results.assemble import judged, with_attempts
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.results.store import Results
+from repromatrix.spec.cells import in_environment
 from repromatrix.spec.host import anywhere
 from repromatrix.spec.model import Cell, Matrix, Outcome, Repro, SignatureRule
+from repromatrix.spec.named import every
 
 EVERYTHING = Request(env="*")
 
 
-def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> tuple[CellResult, ...]:
+def known_cells(
+    project: Project, matrix: Matrix, repros: tuple[Repro, ...], *, beyond: bool = False
+) -> tuple[CellResult, ...]:
     """The last result of every cell that `matrix` and `repros` describe, with the script as it is in them.
 
     Whether this host could run a cell makes no difference: results are restored from machines with GPUs.
+
+    Args:
+        beyond: Also of cells that must be asked for by name, in environments that are locked: a bisection's.
 
     Raises:
         InfraError: The results cannot be read.
@@ -38,6 +47,8 @@ def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> 
     engines = sorted({cell.engine for cell in kept} - {""}) or [matrix.run.engine]
     for engine in engines:
         described = choose(anywhere(matrix), repros, EVERYTHING, engine).cells
+        if beyond:
+            described += _named(anywhere(matrix), repros, described, kept, engine)
         place = {cell.id: (number, cell) for number, cell in enumerate(described)}
         for result in kept:
             if (result.engine or engines[0]) != engine or result.id not in place:
@@ -46,6 +57,67 @@ def known_cells(project: Project, matrix: Matrix, repros: tuple[Repro, ...]) -> 
             if result.script in ("", cell.repro.body):
                 found.append((number, judged(result, cell.expect)))
     return tuple(result for _, result in sorted(found, key=lambda pair: pair[0]))
+
+
+def _named(
+    matrix: Matrix, repros: Sequence[Repro], described: Sequence[Cell], kept: Sequence[CellResult], engine: str
+) -> tuple[Cell, ...]:
+    """The cells of which results are kept, which are not `described`, and which can be asked for by name."""
+    there, by_name = {cell.id for cell in described}, {repro.name: repro for repro in repros}
+    locked = {each.id: each for each in matrix.locked}
+    wanted = {result.id for result in kept} - there
+    places = dict.fromkeys((result.repro, result.environment) for result in kept if result.id in wanted)
+    return tuple(
+        cell
+        for repro, environment in places
+        if repro in by_name and environment in locked
+        for cell in in_environment(matrix, by_name[repro], locked[environment], engine).cells
+        if cell.id in wanted
+    )
+
+
+def known_of_one(
+    project: Project, matrix: Matrix, repros: tuple[Repro, ...], request: Request
+) -> tuple[tuple[Cell, ...], tuple[CellResult, ...]]:
+    """The cells of the one repro that `request` means, and what is kept of them on the engines that it allows.
+
+    Without a word on environments those are meant that the matrix has, and others that results are kept of.
+
+    Raises:
+        UserError: The request is wrong, no cell is left, or those of several repros are.
+        InfraError: The results cannot be read.
+    """
+    engine = request.engine or matrix.run.engine
+    chosen = choose(matrix, repros, replace(request, env=request.env or "*"), engine)
+    cells = chosen.cells
+    names = sorted({cell.repro.name for cell in cells or [each.cell for each in chosen.excluded]})
+    if len(names) != 1:
+        raise UserError(f"{request.repro} means {len(names)} repros: {', '.join(names)}", hint="name one of them")
+    known = [
+        one
+        for one in known_cells(project, matrix, repros, beyond=True)
+        if one.repro == names[0] and (request.engine in ("", "auto") or one.engine in ("", request.engine))
+    ]
+    if not request.env:
+        env = every(matrix, *(one.environment for one in known))
+        cells = choose(matrix, repros, replace(request, repro=names[0], env=env), engine).cells
+    if not cells:
+        raise UserError(
+            f"no cell of {request.repro} is left", hint=f"`uv run invoke cells --repro {request.repro}` says why"
+        )
+    ids_of = {cell.id for cell in cells}
+    return cells, tuple(one for one in known if one.id in ids_of)
+
+
+def to_show(cells: Sequence[CellResult]) -> CellResult | None:
+    """The failing cell that a maintainer should see: a claimed failure before others, the newest version, as it comes.
+
+    None where none fails.
+    """
+    failing = [cell for cell in cells if cell.outcome.failed and cell.attempts]
+    order = {environment: place for place, environment in enumerate(newest_first(failing))}
+    ranked = sorted(failing, key=lambda cell: (cell.as_expected is not True, order[cell.environment]))
+    return ranked[0] if ranked else None
 
 
 def report_info(command: str, cells: tuple[CellResult, ...]) -> RunInfo:
@@ -66,16 +138,19 @@ def regrade(project: Project) -> tuple[list[Mapping[str, object]], int]:
         InfraError: The results cannot be read or written.
     """
     matrix, repros = load(project)
-    selection = choose(anywhere(matrix), repros, EVERYTHING, matrix.run.engine)
-    cells = {cell.id: cell for cell in selection.cells}
+    anyone = anywhere(matrix)
+    described = choose(anyone, repros, EVERYTHING, matrix.run.engine).cells
     changes: list[Mapping[str, object]] = []
     total = 0
     with Results(project.state) as results, results.writing():
-        for kept in results.latest_cells():
+        latest = results.latest_cells()
+        cells = {cell.id: cell for cell in described}
+        cells |= {cell.id: cell for cell in _named(anyone, repros, described, latest, matrix.run.engine)}
+        for kept in latest:
             cell = cells.get(kept.id)
             if cell is None or not kept.attempts or kept.script != cell.repro.body:
                 continue
-            rules = selection.matrix.signatures
+            rules = matrix.signatures
             graded = tuple(_again(project, cell, rules, attempt) for attempt in kept.attempts)
             total += len(graded)
             if graded == kept.attempts:

@@ -87,12 +87,13 @@ class Plan:
 
 
 def load(project: Project) -> tuple[Matrix, tuple[Repro, ...]]:
-    """Read matrix.toml and the repros.
+    """Read matrix.toml and the repros, and which environments are locked.
 
     Raises:
         InputErrors: With every mistake of the file, or of all scripts.
         UserError: A signature rule is wrong: told here, and not when the first attempt is graded.
     """
+    from repromatrix.envs.lockfile import locked_environments
     from repromatrix.evidence.rules import pattern
     from repromatrix.spec.matrix import load_matrix
     from repromatrix.spec.repro import load_repros
@@ -100,7 +101,7 @@ def load(project: Project) -> tuple[Matrix, tuple[Repro, ...]]:
     matrix = with_host(load_matrix(project.matrix_toml))
     for rule in matrix.signatures:
         pattern(rule)
-    return matrix, load_repros(project.repros)
+    return replace(matrix, locked=locked_environments(project.locks)), load_repros(project.repros)
 
 
 def read(project: Project, request: Request) -> Selection:
@@ -112,21 +113,22 @@ def read(project: Project, request: Request) -> Selection:
 def choose(matrix: Matrix, repros: tuple[Repro, ...], request: Request, engine: str) -> Selection:
     """Expand the files into cells and keep those asked for.
 
+    A glob of environments means those of the matrix; an exact id also one that is locked, see `spec/named.py`.
+
     Args:
         engine: Name of the engine that will run them: claims may depend on it.
 
     Raises:
         UserError: A glob that matches nothing; a target or parameter that does not exist.
     """
-    from repromatrix.spec.cells import expand, select
+    from repromatrix.spec.cells import expand, names, select
+    from repromatrix.spec.named import with_named
 
     everything = expand(matrix, repros, engine)
+    asked = (names(request.repro or None, repros), request.env or None, request.target or None)
+    ids = [each.id for each in matrix.locked]
     chosen = select(
-        everything,
-        repro=request.repro or None,
-        env=request.env or None,
-        target=request.target or None,
-        default=matrix.run.default,
+        with_named(everything, matrix, repros, *asked, engine), *asked, default=matrix.run.default, locked=ids
     )
     cells = chosen.cells
     if request.params or request.single:

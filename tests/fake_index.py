@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import threading
+import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -68,6 +69,8 @@ class FakeIndex:
         yanked: File names that were withdrawn (PEP 592), with the reason or True.
         pythons: What files ask of Python (`requires-python`), by name.
         refuses: HTTP status that answers every request, 0 = none.
+        stalls: (who asks: `uv` or `tool`, file name) of which half comes, and then nothing until it is taken out.
+        stalling: Those that hang now.
     """
 
     folder: Path
@@ -79,6 +82,8 @@ class FakeIndex:
     yanked: dict[str, str | bool] = field(default_factory=dict)
     pythons: dict[str, str] = field(default_factory=dict)
     refuses: int = 0
+    stalls: set[tuple[str, str]] = field(default_factory=set)
+    stalling: set[tuple[str, str]] = field(default_factory=set)
 
     def add(
         self,
@@ -141,6 +146,15 @@ def serve(folder: Path) -> Iterator[FakeIndex]:
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command != "HEAD":
+                asked = ("uv" if self.headers.get("User-Agent", "").startswith("uv/") else "tool", parts[-1])
+                if asked in index.stalls:
+                    self.wfile.write(body[: len(body) // 2])
+                    self.wfile.flush()
+                    index.stalling.add(asked)
+                    while asked in index.stalls:
+                        time.sleep(0.02)
+                    self.close_connection = True
+                    return
                 self.wfile.write(body)
 
         do_HEAD = do_GET  # noqa: N815  (uv asks for a wheel's size before it reads the metadata inside)

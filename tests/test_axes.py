@@ -116,11 +116,13 @@ class Place:
     """A checkout whose index is the loopback's.
 
     Attributes:
+        builds: The index called nightly, where there is one.
         told: What was noted, anew for each question.
     """
 
     project: Project
     index: FakeIndex
+    builds: FakeIndex | None = None
     told: Noted = field(default_factory=Noted)
 
     @property
@@ -236,6 +238,43 @@ def test_a_day_is_the_newest_release_of_that_day(there: Place) -> None:
 def test_without_ends_it_is_the_range_of_the_matrix(there: Place) -> None:
     assert names(there.series("", "")) == list(RELEASES)
     assert names(there.series("1.2.0", "")) == ["1.2.0", "1.10.0", "1.10.1"]
+
+
+NEWER = "the range ends with jax 1.10.1 of matrix.toml; --newest 1.12.0 takes in 2 newer releases"
+
+
+def test_releases_beyond_an_end_that_nobody_typed_are_told(there: Place) -> None:
+    assert there.series("", "").notes == ()
+    publish_jax(there.index, {"1.11.0": "2025-06-10", "1.12.0": "2025-07-10", "1.13.0rc1": "2025-07-20"})
+    for low in ("", "1.0.1"):
+        assert there.series(low, "").notes == (NEWER,)
+        assert NEWER in there.told.notes
+    assert there.series("", "1.10.0").notes == there.series("1.0.1", "1.11.0").notes == ()
+    assert there.series("1.11.0", "").notes == ()  # it is the newer end, and was typed
+    assert there.series("", "1.11.0").notes == ()
+    online = there.series("1.1.0", "")
+    locked = [version.cell.environment for version in (online.versions[0], online.versions[-1])]
+    lock_all(locked, there.matrix, there.project, Silent())
+    offline = there.series("1.1.0", "", offline=True)
+    assert (online.notes, offline.notes) == ((NEWER,), ())
+
+
+def test_releases_that_the_index_has_lost_are_told(there: Place) -> None:
+    there.series("1.0.0", "1.10.0")
+    there.index.yanked["jax-1.0.1-py3-none-any.whl"] = "broken"
+    assert there.series("1.0.0", "1.10.0").notes == ()  # withdrawn is not gone
+    gone = [item for item in there.index.published if item.version in ("1.0.1", "1.2.0", "1.10.1")]
+    for item in gone:
+        there.index.published.remove(item)
+    found = there.series("1.1.0", "1.10.0")
+    assert names(found) == ["1.1.0", "1.10.0"]
+    assert found.notes == (
+        "the index does not list jax 1.0.1, 1.2.0 any more, as it did when it was last asked;"
+        " a search may try other versions than one before",
+    )
+    assert there.told.notes == [*found.notes]
+    there.index.published += gone
+    assert there.series("1.0.0", "1.10.0").notes == ()
 
 
 def test_pre_releases_count_where_an_end_is_one(there: Place) -> None:
@@ -464,6 +503,7 @@ def nightly(there: Place, tmp_path: Path) -> Iterator[Place]:
         publish_jax(there.index, {"1.11.0": "2025-06-01"})
         text = there.project.matrix_toml.read_text()
         there.project.matrix_toml.write_text(f'{text}[indexes]\nnightly = "{index.url}"\n')
+        there.builds = index
         yield there
 
 
@@ -481,6 +521,17 @@ def test_a_day_is_the_nearest_nightly_build(nightly: Place) -> None:
     assert names(found) == [*BUILDS]
     assert found.meant == (("2025-05-13", BUILDS[0]), ("2025-07-01", BUILDS[2]))
     assert names(nightly.series(BUILDS[0], "2025-05-14", nightly=True)) == [*BUILDS[:2]]
+
+
+def test_builds_that_are_gone_are_told_where_they_lie_in_the_range(nightly: Place, tmp_path: Path) -> None:
+    """An index of nightly builds drops the old ones as a matter of course."""
+    assert nightly.builds is not None
+    lost = "the index does not list jax 1.11.0.dev20250514 any more"
+    for version, low, told in ((BUILDS[0], BUILDS[1], ""), (BUILDS[1], "1.10.1", lost)):
+        nightly.series("1.10.1", "1.11.0", nightly=True)
+        nightly.builds.published[:] = [item for item in nightly.builds.published if item.version != version]
+        notes = nightly.series(low, "1.11.0", nightly=True).notes
+        assert [note.partition(",")[0] for note in notes] == [told][: bool(told)]
 
 
 def test_a_nightly_jax_gets_the_jaxlib_of_its_day(nightly: Place) -> None:
@@ -553,6 +604,17 @@ def test_the_first_target_that_this_host_can_run(there: Place) -> None:
     assert "gpu:64: needs 64 NVIDIA GPUs" in error.value.hint
     claims = [version.cell.expect for version in there.series("1.0.0", "1.2.0", cell=cell).versions]
     assert [claim.outcome[0].value for claim in claims if claim] == ["crash"] * 4
+
+
+def test_a_target_that_the_repro_does_not_have(there: Place) -> None:
+    """What other repros have is no advice."""
+    for target in ("gpu", "gpu:64", "gpu*"):
+        with pytest.raises(UserError) as error:
+            there.reference("plain", target=target)
+        assert (error.value.message, error.value.hint) == (f"plain has no target {target}", "there is: cpu")
+    with pytest.raises(UserError, match="chosen has no target gpu") as error:
+        there.reference("chosen", target="gpu")
+    assert error.value.hint == 'did you mean "gpu:64"?'
 
 
 def test_one_repro_is_searched(there: Place) -> None:

@@ -136,11 +136,10 @@ def nothing_answers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_answers")
-def test_auto_says_what_it_passed_over(docker_project: Project, docker_matrix: Matrix) -> None:
+def test_auto_says_in_one_line_what_it_passed_over(docker_project: Project, docker_matrix: Matrix) -> None:
     notes = Notes()
     assert choose_engine("auto", docker_project, docker_matrix, notes).name == "venv"
-    assert [note.partition(":")[0] for note in notes.notes] == ["engine docker not used", "engine podman not used"]
-    assert notes.notes[1] == "engine podman not used: podman is not installed"
+    assert notes.notes == ["engine venv, as docker and podman cannot be used here: `invoke doctor` says why"]
     with pytest.raises(InfraError, match="engine podman does not answer: podman is not installed"):
         choose_engine("podman", docker_project, docker_matrix, Silent())
     with pytest.raises(UserError, match="not built yet") as caught:
@@ -301,8 +300,10 @@ LIMITED = pytest.mark.skipif(os.geteuid() != 0, reason="whether a rootless podma
         if death.name in NAMES
     ],
 )
-def test_it_is_told_how_it_died(place: Place, death: Death, tmp_path: Path) -> None:
+def test_it_is_told_how_it_died(place: Place, death: Death, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     check(die(place, cell_of(place, tmp_path, death.name, death.script, *death.metadata)), death)
+    assert not (tmp_path / "oom").exists()  # conmon's, where podman was called
 
 
 @pytest.mark.container

@@ -269,10 +269,12 @@ def test_an_answer_whose_page_cannot_be_written_is_told_all_the_same(case: Case)
 
 
 def test_a_page_has_a_name_that_a_file_can_have() -> None:
-    assert page_name("bisect", "since", "cpu", [("flag", "a/b")]) == "bisect-since-a_b"
-    names = {page_name("bisect", "since", "cpu", [("text", "ü" * length)]) for length in (300, 301)}
-    assert len(names) == 2
+    assert page_name("bisect", "since", "gpu:2", [("flag", "a_b")], "toy-1") == "bisect-since-a_b-gpu_2-toy_1"
+    odd = ["a/b", "a_b", "a b", "../a", *("ü" * length for length in (300, 301)), "/" * 300]
+    names = {page_name("minimise", "since", "cpu", [("text", text)]) for text in odd}
+    assert len(names) == len(odd)
     assert max(len(name.encode()) for name in names) <= 220
+    assert not any("/" in name for name in names)
 
 
 def test_a_signature_says_what_is_looked_for(case: Case) -> None:
@@ -313,6 +315,17 @@ def test_ends_that_are_not_what_they_are_said_to_be(case: Case) -> None:
     said = case.bisect("--confidence", "0", good="1.2.2")
     assert said.code == 2
     assert "1.2.2 is said to be good" in said.out
+
+
+def test_a_good_end_alone_that_fails_is_refused_before_anything_else_is_tried(case: Case) -> None:
+    """Whatever it shows: what most versions show would be known after the sweep alone."""
+    case.repro("if number == 0: raise OSError('another')\n" + BEGINS)
+    for good, *args in (("1.0.0",), ("1.2.2",), ("1.3.0", "--newest", "1.3.2", "--find", "fix")):
+        (case.checkout.root / "tries").unlink(missing_ok=True)
+        said = case.bisect(*args, good=good, bad="")
+        assert said.code == 2, said.err
+        assert f"no search: {good} is said to be good and failed in 1 of 1 attempt\n" in said.out
+        assert case.tries == [good]
 
 
 def test_no_change_is_exit_1(case: Case) -> None:
@@ -497,6 +510,25 @@ def test_nightly_builds_between_the_releases(tmp_path: Path, case: Case) -> None
     assert said.code == 0, said.err
     assert case.edges == [("1.2.1.dev20250721", "1.2.1.dev20250722", True)]
     assert "1.2.1.dev20250721" in case.document["versions"]
+
+
+def test_days_of_one_release_are_ends_among_the_nightly_builds(tmp_path: Path, case: Case) -> None:
+    builds = {f"1.2.1.dev202507{day:02d}": f"2025-07-{day:02d}" for day in range(11, 31)}
+    case.repro("if jax.__version__[-2:] >= '22': raise KeyError('broken')")
+    said = case.bisect(good="2025-07-15", bad="2025-07-28")
+    assert "2025-07-15 and 2025-07-28 are one version" in said.err
+    with serve(tmp_path / "nightly") as nightly:
+        publish_jax(nightly, builds)
+        path = case.checkout.root / "matrix.toml"
+        path.write_text(path.read_text() + f'\n[indexes]\nnightly = "{nightly.url}"\n')
+        days = {"good": "2025-07-15", "bad": "2025-07-28"}
+        said = case.bisect("--confidence", "0", "--sweep", "0", "--nightly", **days)
+        assert said.code == 0, said.err
+        assert case.edges == [("1.2.1.dev20250721", "1.2.1.dev20250722", True)]
+        assert {"1.2.1.dev20250715", "1.2.1.dev20250728"} <= {*case.tries}
+        said = case.bisect("--nightly", good="2025-07-28", bad="2025-07-28")
+        assert said.code == 2
+        assert "both ends are 2025-07-28: one version" in said.err
 
 
 def test_edges_of_releases_are_told_where_the_nightly_index_is_gone(tmp_path: Path, case: Case) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -123,30 +124,83 @@ class Heard(Silent):
         self.lines: list[str] = []
 
     def start(self, phase: str, name: str, total: int | None = None, unit: str = "") -> Task:
-        self.lines.append(f"{phase} {name}")
+        self.lines.append(f"{phase} {name}{f' ({total})' if total is not None else ''}")
         return super().start(phase, name, total, unit)
 
     def note(self, message: str) -> None:
         self.lines.append(message)
 
 
-def test_a_quiet_listener_measures_attempts_and_passes_on_what_is_large() -> None:
-    heard = Heard()
-    quiet, began = Quiet(heard), time.monotonic()
+SOON = 0.05
+"""Seconds of patience."""
+
+
+def test_a_quiet_listener_measures_attempts() -> None:
+    quiet, began = Quiet(Heard(), threading.Event()), time.monotonic()
     first, second = quiet.start("run", "a#1"), quiet.start("run", "b#1")
-    time.sleep(0.05)
+    time.sleep(SOON)
     first.finish()
     first.finish()
     second.finish("ok")
-    assert 0.04 < quiet.running <= time.monotonic() - began  # at the same time, so counted once
+    assert 0.8 * SOON < quiet.running <= time.monotonic() - began  # at the same time, so counted once
     stopped = quiet.running
     time.sleep(0.02)
     assert quiet.running == stopped
+
+
+def test_a_quiet_listener_tells_a_thing_once() -> None:
+    quiet = Quiet(heard := Heard(), threading.Event())
     quiet.start("run", "attempts", 1)
     quiet.start("run", "attempts", 7)
-    quiet.start("fetch", "small.whl", 1000, "B")
-    quiet.start("fetch", "large.whl", 90_000_000, "B")
-    quiet.start("venv", "jax1")
     quiet.note("1 attempts of 1 cells; 12 MB to download")
     quiet.note("2 attempts of 1 cells; 7.5 MB to download")
-    assert heard.lines == ["run attempts", "fetch large.whl", "1 attempts of 1 cells; 12 MB to download"]
+    assert heard.lines == ["run attempts (7)", "1 attempts of 1 cells; 12 MB to download"]
+
+
+def shown_within(heard: Heard, lines: list[str]) -> bool:
+    end = time.monotonic() + 10
+    while heard.lines != lines and time.monotonic() < end:
+        time.sleep(0.01)
+    return heard.lines == lines
+
+
+@pytest.mark.parametrize("phase", ["lock", "fetch", "unpack", "venv", "base", "build", "copy"])
+def test_what_a_search_waits_for_is_seen(phase: str) -> None:
+    """Whatever it is: a phase that nobody thought of here must not be silence."""
+    quiet = Quiet(heard := Heard(), threading.Event(), SOON)
+    quiet.start(phase, "short").finish()
+    quiet.start(phase, "long", 9)
+    assert heard.lines == []
+    assert shown_within(heard, [f"{phase} long (9)"])
+
+
+def test_what_is_made_ready_ahead_is_seen_once_it_is_waited_for() -> None:
+    quiet = Quiet(heard := Heard(), threading.Event(), SOON)
+    attempt = quiet.start("run", "a#1")
+    ahead, done = quiet.start("unpack", "next", 10), quiet.start("fetch", "done", 90_000_000, "B")
+    time.sleep(3 * SOON)
+    assert heard.lines == []
+    ahead.advance(4)
+    done.finish()
+    attempt.finish()
+    assert shown_within(heard, ["unpack next (6)"])  # the rest of it
+    time.sleep(3 * SOON)
+    assert heard.lines == ["unpack next (6)"]
+
+
+def test_between_two_attempts_that_follow_each_other_nothing_is_waited_for() -> None:
+    quiet = Quiet(heard := Heard(), threading.Event(), 4 * SOON)
+    quiet.start("unpack", "ahead")
+    for _ in range(8):
+        attempt = quiet.start("run", "a#1")
+        time.sleep(SOON)
+        attempt.finish()
+    assert heard.lines == []
+
+
+def test_what_is_cut_off_at_the_end_is_waited_for_by_nobody() -> None:
+    quiet = Quiet(heard := Heard(), over := threading.Event(), SOON)
+    quiet.start("unpack", "ahead")
+    over.set()
+    time.sleep(3 * SOON)
+    assert heard.lines == []

@@ -19,8 +19,11 @@ from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import UserError
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
+from repromatrix.regressions.minimising import schema
 from repromatrix.regressions.minimising.mixing import mixing
 from repromatrix.regressions.minimising.variants import flags_of, variables_of, with_flags, with_values, with_variables
+from repromatrix.report.escape import prose
+from repromatrix.report.schema import text as schema_text
 from repromatrix.spec.model import Cell, Environment
 from tests.conftest import ROOT, Checkout, Said
 from tests.fake_index import FakeIndex, make_wheel
@@ -53,11 +56,15 @@ def parts_of(checkout: Checkout, name: str, body: str, **metadata: str) -> None:
 
 
 def minimise(checkout: Checkout, *args: str) -> tuple[Said, dict[str, Any]]:
-    """(what it said, the document that it wrote)."""
+    """(what it said, the document that it wrote, which is as its schema says)."""
     path = checkout.root / "found.json"
     path.unlink(missing_ok=True)
     said = checkout.invoke("minimise", *args, "--json", str(path))
-    return said, json.loads(path.read_text())["minimised"] if path.is_file() else {}
+    if not path.is_file():
+        return said, {}
+    document = json.loads(path.read_text())
+    jsonschema.Draft202012Validator(schema.schema()).validate(document)
+    return said, document["minimised"]
 
 
 def needed(found: dict[str, Any], what: str = "packages") -> list[str]:
@@ -65,6 +72,7 @@ def needed(found: dict[str, Any], what: str = "packages") -> list[str]:
     return names
 
 
+TWO_FLAGS = '{ XLA_FLAGS = "--xla_good --xla_bad" }'
 FAULT = "import sys, partd\nif partd.version == 2: sys.exit('partd 2 is broken')\n"
 
 
@@ -84,9 +92,6 @@ def test_one_package_at_fault_among_twelve(checkout: Checkout, index: FakeIndex)
     assert {tried["verdict"] for tried in part["path"]} == {"good", "bad"}
     assert found["answer"] == "found"
     assert (checkout.root / "reports" / "minimise-one.md").read_text().startswith("## `one`: what makes it fail")
-    cell = json.loads((ROOT / "schemas" / "document.schema.json").read_text())["properties"]["cells"]["items"]
-    for tried in part["path"]:
-        jsonschema.validate(tried["cell"], cell)
     # Nothing of a mixture is written where environments of the matrix are.
     locks = {path.name for path in (checkout.root / "containers" / "locks").glob("*.txt")}
     assert len(locks) == 2, locks
@@ -230,8 +235,10 @@ def test_a_threshold_over_a_range(checkout: Checkout) -> None:
     said, found = minimise(checkout, "large", "--env", "jax1.0.0-*", "--what", "threshold", "--param", "size=1..9000")
     assert said.code == 0, said.err
     part = found["parts"][0]
-    assert part["boundaries"] == [{"below": 1024, "above": 1025, "fails": "above", "between": []}]
-    assert "size: fails above 1024, at or below it does not" in said.out
+    (boundary,) = part["boundaries"]
+    assert boundary.pop("confidence") >= 0.99
+    assert boundary == {"below": 1024, "above": 1025, "fails": "above", "between": []}
+    assert "size: fails above 1024, at or below it does not (at least 99.1 % sure)" in said.out
     lines = [line.split()[:3] for line in said.out.splitlines()]
     assert ["1024", "good", "ok"] in lines
     assert ["1025", "bad", "error"] in lines
@@ -242,7 +249,7 @@ def test_a_threshold_over_a_range(checkout: Checkout) -> None:
     # Without a range: between the declared values, as both are known now.
     said, found = minimise(checkout, "large", "--env", "jax1.0.0-*", "--what", "threshold")
     assert said.code == 0, said.err
-    assert found["parts"][0]["boundaries"] == part["boundaries"]
+    assert [(one["below"], one["above"]) for one in found["parts"][0]["boundaries"]] == [(1024, 1025)]
     assert (found["parts"][0]["low"], found["parts"][0]["high"]) == (8, 4096)
 
 
@@ -288,6 +295,57 @@ def test_attempts_that_are_too_few_to_tell(checkout: Checkout) -> None:
     assert "AMBIGUOUS without --xla_bad" in said.out
 
 
+@pytest.mark.parametrize(("attempts", "sure"), [("3", "at least 93.7 % sure"), ("1", "not confirmed")])
+def test_an_answer_that_is_less_sure_than_asked_for_is_ambiguous(checkout: Checkout, attempts: str, sure: str) -> None:
+    """Nothing came and went, yet so few attempts would not have shown it."""
+    checkout.repro("few", "import sys\nsys.exit(int(sys.argv[-1]) > 5)", params="{ n = [1, 8] }", env=TWO_FLAGS)
+    said, found = minimise(checkout, "few", "--env", "jax1.0.0-*", "--param", "n=1..8", "--attempts", attempts)
+    assert said.code == 1, said.err
+    assert found["answer"] == "ambiguous"
+    (boundary,) = found["parts"][-1]["boundaries"]
+    assert boundary["below"] == 5
+    assert f"n: fails above 5, at or below it does not ({sure})" in said.out
+    few = "1 attempt does" if attempts == "1" else f"{attempts} attempts do"
+    assert f"AMBIGUOUS at 5: {few} not tell at a confidence of 99 %; --attempts allows more." in said.out
+    rows = {row["value"]: row["verdict"] for row in found["parts"][-1]["rows"]}
+    assert rows == {value: "ambiguous" if value == 5 else "bad" if value > 5 else "good" for value in rows}
+
+
+def test_how_sure_it_is_and_where_it_was_tried(checkout: Checkout) -> None:
+    body = "import os, sys\nsys.exit('--xla_bad' in os.environ['XLA_FLAGS'] and 'broken')\n"
+    checkout.repro("flagged", body, env=f"{TWO_FLAGS[:-2]}, OTHER = '1' }}")
+    said, found = minimise(checkout, "flagged", "--env", "jax1.0.0-*")
+    assert said.code == 0, said.err
+    shown = said.out.replace("\n  ", " ")
+    assert "flags: --xla_bad alone makes it fail, of 2 XLA flags (at least 99.1 % sure)" in shown
+    flags, others = found["parts"]
+    assert flags["confidence"].keys() == {"--xla_bad"}
+    assert others["needed"] == []
+    # The failing cell is in both paths, and was tried once.
+    tried = {one["cell"]["id"]: one for part in found["parts"] for one in part["path"]}
+    assert len(tried) < len(flags["path"]) + len(others["path"])
+    made = sum(one["attempted"] for one in tried.values())
+    assert made == sum(len(one["cell"]["attempts"]) for one in tried.values())
+    assert f"{len(tried)} variants tried by venv, {made} attempts, in " in shown
+    page = (checkout.root / "reports" / "minimise-flagged.md").read_text()
+    assert "(at least 99.1 % sure)**" in page
+    assert "#### XLA flags" in page
+    assert f"On a host with {prose('; '.join(f'{name} {value}' for name, value in found['facts'].items()))}." in page
+    said, found = minimise(checkout, "flagged", "--env", "jax1.0.0-*", "--what", "flags", "--confidence", "0")
+    assert "of 2 XLA flags (at least 99.1 % sure)" in said.out.replace("\n  ", " ")
+    assert f"attempts ({made - 1} of them known before)" in said.out
+    # Seven further attempts, an odd number, would make it 0.9916.
+    said, found = minimise(checkout, "flagged", "--env", "jax1.0.0-*", "--confidence", "0.992")
+    assert (said.code, found["answer"]) == (0, "found")
+    assert found["parts"][0]["confidence"]["--xla_bad"] >= 0.992
+
+
+def test_the_schema_is_checked_in() -> None:
+    jsonschema.Draft202012Validator.check_schema(schema.schema())
+    kept = (ROOT / "schemas" / schema.NAME).read_text()
+    assert kept == schema_text(schema.schema()), "run: python -m repromatrix.regressions.minimising.schema"
+
+
 def test_a_killed_search_goes_on(checkout: Checkout, index: FakeIndex) -> None:
     publish(index)
     parts_of(checkout, "slow", f"import time; time.sleep(0.5)\n{FAULT}")
@@ -330,7 +388,9 @@ def test_ctrl_c_tells_what_is_known(checkout: Checkout, index: FakeIndex) -> Non
     assert process.returncode == 130, err
     assert "packages: interrupted, with no answer yet for the 12 packages that differ" in out
     assert "Traceback" not in err
-    found = json.loads((checkout.root / "found.json").read_text())["minimised"]
+    document = json.loads((checkout.root / "found.json").read_text())
+    jsonschema.Draft202012Validator(schema.schema()).validate(document)
+    found = document["minimised"]
     assert found["answer"] == "interrupted"
     assert found["parts"][0]["path"]
 
@@ -610,7 +670,7 @@ def test_the_size_at_which_a_real_crash_begins(tmp_path: Path) -> None:
     assert code == 0, printed
     (boundary,) = found["parts"][0]["boundaries"]
     below = boundary["below"]
-    assert boundary == {"below": below, "above": below + 1, "fails": "above", "between": []}
+    assert boundary == {"below": below, "above": below + 1, "fails": "above", "between": [], "confidence": 0.0}
     assert f"size: fails above {below}, at or below it does not" in printed
     rows = {row["value"]: row for row in found["parts"][0]["rows"]}
     assert {value: row["verdict"] for value, row in rows.items()} == {

@@ -511,7 +511,7 @@ def test_a_page_too_long_keeps_the_answer(tmp_path: Path) -> None:
     assert "compare/jax-v0.7.0...jax-v0.7.1" in page
     assert found.command in page
     assert page.count("<details>") == page.count("</details>") == 3
-    assert "870 more reasons are in `--json`." in page
+    assert "870 more reasons in `--json`." in page
 
 
 # ---- the document

@@ -52,7 +52,7 @@ def test_125_says_nothing() -> None:
 def test_no_change() -> None:
     assert typed(*TEN, "--", "true", "{}")[:2] == (
         1,
-        "10: good (end, 1 versions left)\n1: good (end, 0 versions left)\nno change was seen\n",
+        "10: good (end, 1 version left)\n1: good (end, 0 versions left)\nno change was seen\n",
     )
 
 

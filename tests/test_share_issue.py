@@ -17,6 +17,7 @@ from repromatrix.envs.lockfile import write_lock
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.wheels import WheelStore
 from repromatrix.evidence.model import Signature
+from repromatrix.kept import to_show
 from repromatrix.project import Project
 from repromatrix.report.fit import LIMIT
 from repromatrix.report.layout import Notes
@@ -24,7 +25,7 @@ from repromatrix.results.model import CellResult, HloFacts
 from repromatrix.share.issues.env_block import EnvironmentInfo, without_processes
 from repromatrix.share.issues.history import histories
 from repromatrix.share.issues.issue import issue_text, issue_title
-from repromatrix.share.issues.material import Material, by_hand, deciding, fit_to_leave, logs, nothing_fails, to_show
+from repromatrix.share.issues.material import Material, by_hand, deciding, fit_to_leave, logs, nothing_fails
 from repromatrix.share.issues.releases import Release, release, source_range
 from repromatrix.share.privacy.private import Private
 from repromatrix.share.privacy.redact import Redactor

@@ -12,7 +12,7 @@ import pytest
 
 from repromatrix.errors import InputErrors, UserError
 from repromatrix.spec import deviceless
-from repromatrix.spec.cells import Expansion, expand, select
+from repromatrix.spec.cells import Expansion, environments, expand, in_environment, select
 from repromatrix.spec.matrix import load_matrix
 from repromatrix.spec.model import Cell, Described, Environment, Matrix, Repro
 from repromatrix.spec.repro import load_repro, load_repros
@@ -571,3 +571,93 @@ def test_a_cell_without_parameters_is_one() -> None:
     (cell,) = expand(matrix(SMALL), [replace(repro(), targets=("cpu",))]).cells
     assert cell.params == ()
     assert cell.id == f"{cell.repro.name}@{cell.environment.id}@cpu"
+
+
+# ---- environments that are named ----
+
+MOVED = """\
+[matrix]
+jax = ["0.8.0", "0.10.2"]
+python = ["3.11", "3.12"]
+scipy = ["1.14.1", "1.15.3"]
+[run]
+timeout = "1m"
+[[override]]
+select = "jax0.7.*-py312*"
+python = "3.11"
+timeout = "2m"
+env = { MOVED = "1" }
+[[override]]
+select = "jax0.6.*"
+as_of = "2025-07-01"
+packages = ["b", "scipy<2"]
+timeout = "3m"
+"""
+
+
+def environment(
+    jax: str, *others: tuple[str, str], as_of: str = "release", packages: tuple[str, ...] = ()
+) -> Environment:
+    axes = {"jax": jax, "cuda": "none", "python": "3.12", "nccl": "locked", **dict(others)}
+    return Environment(tuple(axes.items()), as_of, packages)
+
+
+SCIPY = ("scipy", "1.14.1")
+
+
+@pytest.mark.parametrize(
+    ("named", "metadata", "timeout"),
+    [
+        (environment("0.9.0", SCIPY), "", 60),
+        (environment("0.9.0", ("scipy", "1.7.0")), "", 60),  # a value that the matrix lacks
+        (environment("0.9.0", SCIPY, ("zlib", "1.0")), "", 60),  # an axis that it lacks
+        (environment("0.9.0", SCIPY, packages=("a",)), 'packages = ["a"]', 60),
+        (environment("0.9.0", packages=("scipy==1.1",)), 'packages = ["scipy==1.1"]', 60),  # no axis for it
+        (environment("0.9.0", SCIPY), 'packages = ["scipy==1.1"]', 60),  # searched along it
+        (environment("0.9.0", SCIPY, as_of="2026-03-01"), "", 60),  # searched along days
+        (environment("0.7.1", SCIPY, ("python", "3.11")), "", 60),  # where an override moves another
+        (environment("0.7.1", SCIPY), "", 120),  # whence: it was locked before there was the override
+        (environment("0.6.1", SCIPY, as_of="2025-07-01", packages=("b", "scipy<2")), "", 180),
+        (environment("0.6.1", SCIPY, as_of="2025-07-01", packages=("b",)), "", 180),  # searched along scipy
+        (environment("0.6.1", SCIPY, packages=("b",)), "", 180),  # older than the override's day
+        (environment("0.9.0"), "", None),  # an axis is missing
+        (environment("0.9.0", SCIPY, packages=("a",)), "", None),
+        (environment("0.9.0", SCIPY), 'packages = ["a"]', None),
+        (environment("0.9.0", SCIPY, packages=("a==1",)), 'packages = ["a==2"]', None),
+    ],
+)
+def test_which_environments_are_a_repro_s(named: Environment, metadata: str, timeout: float | None) -> None:
+    found = in_environment(matrix(MOVED), repro(metadata), named)
+    assert [(cell.environment, cell.timeout) for cell in found.cells] == ([] if timeout is None else [(named, timeout)])
+    assert found.excluded == ()
+
+
+def test_an_environment_that_an_override_makes_is_what_the_override_says() -> None:
+    text = MOVED.replace('["3.11", "3.12"]', '["3.12"]')
+    (cell,) = in_environment(matrix(text), repro(), environment("0.7.1", SCIPY, ("python", "3.11"))).cells
+    assert (cell.timeout, env(cell)["MOVED"]) == (120, "1")
+
+
+def test_the_cells_of_a_named_environment_are_those_of_the_matrix() -> None:
+    text = MOVED.replace('"0.8.0"', '"0.6.1", "0.7.1"') + '[[exclude]]\njax = "0.10.2"\n'
+    known, claims = matrix(text), '[[expect]]\nwhen = "jax < 0.7"\noutcome = "error"\n[[expect]]\noutcome = "ok"'
+    one = repro(f'jax = "<0.7"\ntargets = ["cpu", "cpu:8"]\nparams = {{ n = [1, 2] }}\n{claims}')
+    everything = expand(known, [one])
+    for each in environments(known, one):
+        found = in_environment(known, one, each, by_name=False)
+        assert found.cells == tuple(cell for cell in everything.cells if cell.environment == each)
+        assert found.excluded == tuple(left for left in everything.excluded if left.cell.environment == each)
+        free = in_environment(known, one, each)
+        assert {*free.cells} == {*found.cells, *(left.cell for left in found.excluded)}
+        assert len(free.cells) == 4
+
+
+def test_what_cannot_run_does_not_run_by_name_either() -> None:
+    one = repro('targets = ["cpu", "gpu"]\njax = "<0.7"')
+    found = in_environment(matrix(), one, environment("0.9.0"))
+    assert [cell.target for cell in found.cells] == ["cpu"]
+    assert reasons(found) == {"CPU wheels have no GPU": 1}
+    found = in_environment(matrix(), one, environment("0.9.0"), by_name=False)
+    assert reasons(found) == {"the repro asks for jax <0.7": 2}
+    listed = in_environment(matrix(), repro('jax = ["0.5.3"]'), environment("0.9.0"), by_name=False)
+    assert reasons(listed) == {"the repro asks for jax 0.5.3": 1}

@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 import threading
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
 from packaging.version import InvalidVersion, Version
 
 from repromatrix.envs.lockfile import locked_versions
-from repromatrix.envs.releases import built_on, releases
+from repromatrix.envs.releases import built_on, releases, remembered
 from repromatrix.errors import InfraError, UserError
 from repromatrix.project import Project
+from repromatrix.report.layout import counted
 from repromatrix.spec.model import Matrix
 from repromatrix.spec.words import nearest
 
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_NAMED = 12
+"""Versions that a note names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +31,25 @@ class History:
     Attributes:
         names: Oldest first, both ends included.
         numbers: Of each, as in `Version`.
-        meant: As in `Series`.
+        meant, notes: As in `Series`.
     """
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
     meant: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class OneVersion(UserError):
+    """Both ends of a range are one version."""
 
 
 def days(low: str, high: str) -> History:
     """Every day from `low` to `high`, in either order, numbered by `date.toordinal`.
 
     Raises:
-        UserError: One is no day or lies in the future, or both are the same.
+        UserError: One is no day or lies in the future.
+        OneVersion: Both are the same.
     """
     first, last = sorted((past(low), past(high)))
     if first == last:
@@ -69,9 +78,9 @@ def _day(text: str) -> date:
         raise UserError(what, hint="write it as 2026-07-01") from None
 
 
-def _same(low: str, high: str) -> UserError:
+def _same(low: str, high: str) -> OneVersion:
     said = f"{low} and {high} are" if low != high else f"both ends are {low}:"
-    return UserError(f"{said} one version, and between one and itself nothing changes", hint="name two")
+    return OneVersion(f"{said} one version, and between one and itself nothing changes", hint="name two")
 
 
 def released(
@@ -95,9 +104,11 @@ def released(
         nightly: Nightly builds too, of the index that `require_nightly` asks for.
 
     Raises:
-        UserError: No such version, or both ends are one.
+        UserError: No such version.
+        OneVersion: Both ends are one.
         InfraError: The index does not answer, or cannot be asked and what it has is not known.
     """
+    typed = low, high
     if package == "jax":
         of_matrix = sorted(dict(matrix.axes)["jax"], key=Version)
         low, high = low or of_matrix[0], high or of_matrix[-1]
@@ -114,6 +125,10 @@ def released(
             of_index = ()
         return tuple(sorted({*own, *of_index}, key=Version))
 
+    def kept(*, nightly: bool = False) -> set[str]:
+        return set(() if offline else remembered(package, matrix, project.store, nightly=nightly) or ())
+
+    before, before_builds = kept(), kept(nightly=True) if nightly else set[str]()
     known, builds = there(), there(nightly=True) if nightly else ()
     meant: dict[str, str] = {}
     for end in (low, high):
@@ -123,7 +138,36 @@ def released(
             meant[end] = _nearest_build(_day(end), builds)
         else:
             meant[end] = _newest(package, there(_day(end).isoformat()), end)
-    return between(known, builds, low, high, meant)
+    found = between(known, builds, low, high, meant)
+    first, last = Version(found.names[0]), Version(found.names[-1])
+    # A release that is gone changes the number of all newer ones, a build of none: builds go as a matter of course.
+    gone = {each for each in before.difference(known) if Version(each) <= last}
+    gone |= {each for each in before_builds.difference(builds) if first <= Version(each) <= last}
+    notes = _gone(package, gone)
+    of_matrix_toml = [end for said, end in zip(typed, (low, high), strict=True) if not said]
+    if last in map(Version, of_matrix_toml) and not offline:
+        notes += _newer(package, found.names[-1], known)
+    return replace(found, notes=notes)
+
+
+def _gone(package: str, versions: Iterable[str]) -> tuple[str, ...]:
+    if not versions:
+        return ()
+    names = sorted(versions, key=Version)
+    told = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    return (
+        f"the index does not list {package} {told} any more, as it did when it was last asked;"
+        " a search may try other versions than one before",
+    )
+
+
+def _newer(package: str, newest: str, known: Sequence[str]) -> tuple[str, ...]:
+    """How to take in what is newer than the end that matrix.toml gave."""
+    finals = [each for each in known if Version(each) > Version(newest) and not Version(each).is_prerelease]
+    if not finals:
+        return ()
+    many = counted(len(finals), "newer release")
+    return (f"the range ends with {package} {newest} of matrix.toml; --newest {finals[-1]} takes in {many}",)
 
 
 def require_nightly(matrix: Matrix, axis: str) -> None:
@@ -153,7 +197,7 @@ def between(
         meant: Version by what was typed, for ends that are not typed as the index has them.
 
     Raises:
-        UserError: Both ends are one version.
+        OneVersion: Both ends are one.
     """
     meant = meant or {}
     first, last = sorted((meant.get(low, low), meant.get(high, high)), key=Version)

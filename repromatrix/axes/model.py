@@ -31,9 +31,11 @@ class Series:
         versions: Oldest first.
         left_out: (version, reason) of versions in the range that no cell can try.
         meant: (words, version) of what was asked for by a day or in another spelling.
+        notes: What the reader must know of the range, a sentence each.
     """
 
     axis: str
     versions: tuple[Version, ...]
     left_out: tuple[tuple[str, str], ...] = ()
     meant: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 
 from packaging.version import InvalidVersion, Version
 
@@ -14,7 +15,8 @@ from repromatrix.errors import UserError
 from repromatrix.events import Listener
 from repromatrix.plan import Request, bars, choose
 from repromatrix.spec.model import Cell, Environment, Matrix, Repro, Scalar, word
-from repromatrix.spec.words import nearest
+from repromatrix.spec.named import every
+from repromatrix.spec.words import longer, nearest
 
 Params = tuple[tuple[str, Scalar], ...]
 
@@ -42,7 +44,7 @@ def reference(
         UserError: No repro or several, no such environment, target or parameter, a parameter that must be said, or
             a target that this host cannot run.
     """
-    everything = replace(request, env="*", params=(), single=False, repeat=0)
+    everything = replace(request, env=every(matrix, request.env), target="", params=(), single=False, repeat=0)
     cells = choose(replace(matrix, excludes=()), repros, everything, engine).cells
     names = list(dict.fromkeys(cell.repro.name for cell in cells))
     if len(names) != 1:
@@ -52,15 +54,17 @@ def reference(
             if names
             else "`uv run invoke cells` says why each cell is left out",
         )
+    targets = _targets(cells, request)
+    cells = tuple(cell for cell in cells if cell.target in targets)
+    own = choose(matrix, repros, everything, engine).cells
+    default = {cell.environment for cell in own if cell.target in targets}
     if request.env:
         there = list(dict.fromkeys(cell.environment for cell in cells))
-        default = {cell.environment for cell in choose(matrix, repros, everything, engine).cells}
-        environment = find_environment(request.env, there, default, f" of {names[0]}")
+        environment = find_environment(request.env, there, default, f" of {names[0]}", matrix.locked)
         cells = tuple(cell for cell in cells if cell.environment == environment)
     params = _params(cells, request)
     cells = _on_one_target(tuple(cell for cell in cells if cell.params == params), listener)
     if len(cells) > 1:
-        default = {cell.environment for cell in choose(matrix, repros, everything, engine).cells}
         cells = tuple(cell for cell in cells if cell.environment in default) or cells
         chosen = _newest(cells, ends if axis in ("jax", "jaxlib") else ())
         listener.note(f"all else is as in {chosen.environment.id}; --env names another environment")
@@ -88,6 +92,17 @@ def _params(cells: Iterable[Cell], request: Request) -> Params:
         )
     said = ", ".join(f"{name}={value}" for name, value in request.params)
     raise UserError(f"{request.repro} has no cell with {said}", hint=f"there are:\n    {listed}")
+
+
+def _targets(cells: Sequence[Cell], request: Request) -> set[str]:
+    """The targets that are asked for, of those that the repro of `cells` has: what others have is no advice."""
+    there = list(dict.fromkeys(cell.target for cell in cells))
+    globs = [*filter(None, map(str.strip, request.target.split(",")))]
+    for glob in globs:
+        if not any(fnmatchcase(target, glob) for target in there):
+            advice = longer(glob, there) or f"there {'are' if len(there) > 1 else 'is'}: {', '.join(there)}"
+            raise UserError(f"{cells[0].repro.name} has no target {glob}", hint=advice)
+    return {target for target in there if not globs or any(fnmatchcase(target, glob) for glob in globs)}
 
 
 def _on_one_target(cells: tuple[Cell, ...], listener: Listener) -> tuple[Cell, ...]:

@@ -22,7 +22,7 @@ from repromatrix.envs.lockfile import nccl_package, read_impossible
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.project import Project
-from repromatrix.spec.cells import expand
+from repromatrix.spec.cells import environments, in_environment
 from repromatrix.spec.model import Cell, Matrix
 from repromatrix.spec.words import AXES, nearest
 
@@ -79,6 +79,8 @@ def series(
             task.finish()
     for asked, version in history.meant:
         listener.note(f"{asked} is {name} {version}")
+    for note in history.notes:
+        listener.note(note)
     found = _cells(project, matrix, reference, name, history, engine, listener, cancel, offline=offline)
     versions = tuple(
         Version(version, cell, number)
@@ -87,7 +89,7 @@ def series(
     )
     left_out = {version: cell for version, cell in found.items() if isinstance(cell, str)}
     _tell_pythons(versions, listener)
-    return Series(name, versions, tuple(left_out.items()), history.meant)
+    return Series(name, versions, tuple(left_out.items()), history.meant, history.notes)
 
 
 def _axis(axis: str, matrix: Matrix, reference: Cell) -> str:
@@ -162,33 +164,37 @@ def cell_of(matrix: Matrix, reference: Cell, axis: str, version: str, python: st
         engine: Name of the engine that will run it; empty = the matrix's.
     """
     repro, environment = reference.repro, reference.environment
-    values = {name: environment.axis(name) or known[0] for name, known in matrix.axes} | {"python": python}
+    own = dict(environment.axes)
+    values = {name: known[0] for name, known in matrix.axes} | own | {"python": python}
     as_of, overrides = environment.as_of, matrix.overrides
     if axis == "date":
         as_of, overrides = version, tuple(replace(each, as_of=None) for each in overrides)
     else:
         values[axis] = version
         as_of = matrix.as_of
+    further = {axis, *own} - ({name for name, _ in matrix.axes} - {axis})  # of a reference that no matrix has
     overrides = tuple(
-        each if each.packages is None else replace(each, packages=_without(axis, each.packages)) for each in overrides
+        each if each.packages is None else replace(each, packages=_without(further, each.packages))
+        for each in overrides
     )
     one = replace(
         matrix, axes=tuple((name, (value,)) for name, value in values.items()), as_of=as_of, excludes=(),
         overrides=overrides,
     )  # fmt: skip
-    # What the repro says of jax, Python and CUDA narrows what `invoke matrix` runs; here it was asked for by name.
-    free = replace(repro, packages=_without(axis, repro.packages), jax=None, python=None, cuda=None)
-    made = expand(one, [free], engine)
+    free = replace(repro, packages=_without({axis, *own}, repro.packages), jax=None, python=None, cuda=None)
+    (found,) = environments(one, free)
+    made = in_environment(matrix, repro, found, engine)  # as for whoever names it later
     wanted = reference.target, reference.params
     for cell in made.cells:
         if (cell.target, cell.params) == wanted:
-            return replace(cell, repro=repro)
+            return cell
     return next(each.reason for each in made.excluded if (each.cell.target, each.cell.params) == wanted)
 
 
-def _without(axis: str, packages: Iterable[str]) -> tuple[str, ...]:
-    """`packages` without what is said of the project that is the axis."""
-    return tuple(each for each in packages if canonicalize_name(Requirement(each).name) != canonicalize_name(axis))
+def _without(axes: Iterable[str], packages: Iterable[str]) -> tuple[str, ...]:
+    """`packages` without what is said of the projects that are axes."""
+    names = {canonicalize_name(axis) for axis in axes}
+    return tuple(each for each in packages if canonicalize_name(Requirement(each).name) not in names)
 
 
 def _tell_pythons(versions: Sequence[Version], listener: Listener) -> None:

@@ -37,6 +37,7 @@ def minimise(
     json: str,
 ) -> int:
     from repromatrix.regressions.minimising import report
+    from repromatrix.regressions.minimising.document import document, exit_code
     from repromatrix.regressions.minimising.minimise import minimise as search
     from repromatrix.regressions.minimising.model import Wanted
     from repromatrix.ui.progress import listener
@@ -49,15 +50,15 @@ def minimise(
     project = find_project()
     with listener() as ear:
         found = search(project, asked, wanted, rules, ear, threading.Event())
-    name = "" if report.exit_code(found) else page_name("minimise", found.repro, found.target, found.params)
+    name = "" if exit_code(found) else page_name("minimise", found.repro, found.target, found.params)
     places.publish(
         *(project, name, report.markdown(found)),
         text=lambda colour: report.text(found, colour=colour),
-        document=lambda: report.document(found),
+        document=lambda: document(found),
     )
     if found.interrupted:
         raise KeyboardInterrupt
-    return report.exit_code(found)
+    return exit_code(found)
 
 
 def _what(text: str) -> tuple[str, ...]:

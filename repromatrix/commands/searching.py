@@ -136,12 +136,13 @@ class Places:
 def page_name(what: str, repro: str, target: str, params: Iterable[tuple[str, Scalar]], axis: str = "jax") -> str:
     """The name of a page in `reports/`, one for each cell that is searched: `bisect-hlo_pass_crash-noop_change`.
 
-    One that no file can have is cut, and ends with a part of its hash.
+    One that does not say all of its parameters, or that no file can have, ends with a part of their hash.
     """
-    told = [word(value) for _, value in params]
-    told += [target] if target != "cpu" else []
-    told += [axis] if axis != "jax" else []
-    name = "-".join([what, repro, *(re.sub(r"[^\w.]+", "_", one) for one in told)])
-    if len(whole := os.fsencode(name)) <= _LONGEST:
+    values = [word(value) for _, value in params]
+    told = [*values, *([target] if target != "cpu" else []), *([axis] if axis != "jax" else [])]
+    plain = [re.sub(r"[^\w.]+", "_", one) for one in told]
+    name = "-".join([what, repro, *plain])
+    if plain[: len(values)] == values and len(os.fsencode(name)) <= _LONGEST:
         return name
-    return f"{whole[:_LONGEST].decode(errors='ignore')}-{hashlib.sha256(whole).hexdigest()[:8]}"
+    unique = hashlib.sha256("\0".join([what, repro, *told]).encode()).hexdigest()[:8]
+    return f"{os.fsencode(name)[:_LONGEST].decode(errors='ignore')}-{unique}"

@@ -16,7 +16,7 @@ LATER = ("slurm",)
 
 
 def choose_engine(name: str, project: Project, matrix: Matrix, listener: Listener) -> Engine:
-    """The engine called `name`; `auto` takes the first of docker, podman, venv that answers, and says why not others.
+    """The engine called `name`; `auto` takes the first of docker, podman, venv that answers, and says which it is.
 
     Raises:
         UserError: No engine of this name.
@@ -26,14 +26,18 @@ def choose_engine(name: str, project: Project, matrix: Matrix, listener: Listene
         raise UserError(f"engine {name} is not built yet", hint=f"use one of: auto, {', '.join(KNOWN)}")
     if name not in ("auto", *KNOWN):
         raise UserError(f"no engine is called {name!r}", hint=f"use one of: auto, {', '.join(KNOWN)}")
+    passed: list[str] = []
     for candidate in KNOWN if name == "auto" else (name,):
         engine = _make(candidate, project, matrix)
         why = engine.unavailable()
         if not why:
+            if passed:
+                others = " and ".join(passed)
+                listener.note(f"engine {candidate}, as {others} cannot be used here: `invoke doctor` says why")
             return engine
         if name != "auto":
             raise InfraError(f"engine {candidate} does not answer: {why}", hint="`invoke doctor` says what to do")
-        listener.note(f"engine {candidate} not used: {why}")
+        passed.append(candidate)
     raise InfraError("no engine answers", hint="`invoke doctor` says what is missing")
 
 

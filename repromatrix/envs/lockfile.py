@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -212,6 +213,24 @@ def read_lock(path: Path, environment: Environment) -> Lock:
     if content.errors:
         raise InputErrors(content.errors)
     return lock
+
+
+def locked_environments(folder: Path) -> tuple[Environment, ...]:
+    """The environments whose locks are in `folder`, as their headers state them, by name.
+
+    A file whose header states another environment than its name is left out: `read_lock` tells what is wrong with it.
+    """
+    found = []
+    for path in sorted(folder.glob("*.txt")):
+        with suppress(OSError, UnicodeDecodeError, KeyError), path.open(encoding="utf-8") as file:
+            facts = [line[2:].rstrip("\n") for line in takewhile(lambda line: line.startswith("# "), file)]
+            told = [fact.partition(": ")[::2] for fact in facts]
+            axes = tuple(value.partition(" = ")[::2] for key, value in told if key == "axis")
+            packages = tuple(value for key, value in told if key == "package")
+            environment = Environment(axes, dict(told)["as_of"], packages)
+            if environment.id == path.stem:
+                found.append(environment)
+    return tuple(found)
 
 
 def locked_versions(folder: Path, package: str) -> dict[str, str]:

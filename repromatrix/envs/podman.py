@@ -12,6 +12,7 @@ import re
 import resource
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -62,20 +63,24 @@ class Podman(Images):
     def ask(self, *arguments: str, doing: str, timeout: float = REQUEST_TIMEOUT) -> str:
         """What `podman ARGUMENTS` prints. In a session of its own, so that Ctrl-C leaves nothing half made.
 
+        In a folder of its own, too: conmon leaves an empty file `oom` where it was started (2.1.6).
+
         Raises:
             InfraError: It failed, took longer than `timeout` seconds, or is not installed; `doing` is an infinitive.
         """
         try:
-            done = subprocess.run(
-                [PROGRAM, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout,
-                check=False,
-                start_new_session=True,
-            )
+            with tempfile.TemporaryDirectory(prefix="podman-") as place:
+                done = subprocess.run(
+                    [PROGRAM, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    errors="replace",
+                    timeout=timeout,
+                    check=False,
+                    start_new_session=True,
+                    cwd=place,
+                )
         except FileNotFoundError:
             raise InfraError("podman is not installed", hint=HINT) from None
         except OSError as error:

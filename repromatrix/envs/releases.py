@@ -46,10 +46,15 @@ def releases(
         NoSuchPackage: The index has no such project.
         InfraError: It does not answer, does not tell upload times where `day` needs them, or nothing was kept.
     """
-    indexes = extra_indexes(matrix, [".dev"] if nightly else [])
-    kept = answers(store, indexes) / f"{name}{'-by-' * bool(day)}{day}.versions"
     if offline:
-        return _kept(kept, name, day)
+        if (kept := remembered(name, matrix, store, day=day, nightly=nightly)) is None:
+            by = f" by {day}" if day else ""
+            raise InfraError(
+                f"which versions of {name} there were{by} is not known, and asking the index is forbidden",
+                hint="run this once without --offline",
+            )
+        return kept
+    indexes = _indexes(matrix, nightly=nightly)
     options = ["--no-deps", "--no-binary", ":all:", "--prerelease=allow"]
     options += [f"--exclude-newer={day}T23:59:59Z"] if day else []
     environ = {key: value for key, value in os.environ.items() if key != "UV_LOG_CONTEXT"}
@@ -71,8 +76,27 @@ def releases(
     else:
         raise _not_understood(name)
     found = tuple(version for version in found if not nightly or built_on(version))
-    write_text(kept, "".join(f"{version}\n" for version in found))
+    write_text(_place(name, store, indexes, day), "".join(f"{version}\n" for version in found))
     return found
+
+
+def remembered(
+    name: str, matrix: Matrix, store: Path, *, day: str = "", nightly: bool = False
+) -> tuple[str, ...] | None:
+    """What `releases` answered when the index was last asked; None where it was not."""
+    try:
+        kept = _place(name, store, _indexes(matrix, nightly=nightly), day).read_text(encoding="utf-8")
+    except OSError:
+        return None
+    return tuple(kept.split())
+
+
+def _indexes(matrix: Matrix, *, nightly: bool) -> tuple[str, ...]:
+    return tuple(extra_indexes(matrix, [".dev"] if nightly else []))
+
+
+def _place(name: str, store: Path, indexes: tuple[str, ...], day: str) -> Path:
+    return answers(store, indexes) / f"{name}{'-by-' * bool(day)}{day}.versions"
 
 
 _ANY = "3.99"
@@ -98,17 +122,6 @@ def _not_understood(name: str) -> InfraError:
         f"uv's log does not tell the versions of {name} in the words that are known",
         hint="install the tool's requirements again: they pin the uv whose words these are",
     )
-
-
-def _kept(kept: Path, name: str, day: str) -> tuple[str, ...]:
-    try:
-        return tuple(kept.read_text(encoding="utf-8").split())
-    except OSError:
-        by = f" by {day}" if day else ""
-        raise InfraError(
-            f"which versions of {name} there were{by} is not known, and asking the index is forbidden",
-            hint="run this once without --offline",
-        ) from None
 
 
 def built_on(version: str) -> str:

@@ -13,7 +13,7 @@ from repromatrix.engines.choose import count_gpus
 from repromatrix.envs.lock import lock_all
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError
-from repromatrix.events import Listener, Silent
+from repromatrix.events import Listener, Silent, Task
 from repromatrix.flow import run_selection
 from repromatrix.kept import up_to_date
 from repromatrix.plan import Request, Selection, make
@@ -27,6 +27,19 @@ from repromatrix.results.store import Results
 from repromatrix.spec.model import Cell, Environment, Matrix, Outcome, Repro
 
 _NONE_GIVEN: Mapping[Environment, Lock] = {}
+
+
+class _Hearing(Quiet):
+    """Also knows which attempts began: `cell#number` of each."""
+
+    def __init__(self, listener: Listener, cancel: threading.Event) -> None:
+        super().__init__(listener, cancel)
+        self.attempts: set[str] = set()
+
+    def start(self, phase: str, name: str, total: int | None = None, unit: str = "") -> Task:
+        if phase == "run":
+            self.attempts.add(name)
+        return super().start(phase, name, total, unit)
 
 
 class Trials:
@@ -56,7 +69,7 @@ class Trials:
         self.repros = repros
         self.engine = engine
         self.cancel = cancel
-        self._quiet = Quiet(listener)
+        self._quiet = _Hearing(listener, cancel)
         self._ready = Ready(project, matrix, engine, self._quiet, cancel, offline=request.offline)
         self._prefetch: Prefetch[Cell] = Prefetch(self._lock_ahead, self._fetch_ahead, self._build_ahead)
         self._locking = threading.Lock()
@@ -168,6 +181,10 @@ class Trials:
                         results.amend(key, after)
                         kept[key] = renewed
         return {cell: kept[key] for cell, key in plan.keys.items() if key in kept}
+
+    def made(self, cell: Cell, number: int) -> bool:
+        """Whether this attempt of `cell` ran here: those of another search in this checkout are kept like our own."""
+        return f"{cell.id}#{number}" in self._quiet.attempts
 
     def lock(self, cell: Cell) -> Lock | None:
         """The lock of its environment, made if there is none; None where it cannot exist or cannot be had now."""

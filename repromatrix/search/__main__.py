@@ -113,7 +113,8 @@ def _search(history: History, rules: Rules, versions: Sequence[str], command: Se
         for each in now.tries:
             for _ in range(each.attempts):
                 sample = _attempt(command, versions[each.place])
-                sys.stdout.write(f"{versions[each.place]}: {sample} ({now.phase}, {now.left} versions left)\n")
+                left = f"{now.left} version{'s' * (now.left != 1)} left"
+                sys.stdout.write(f"{versions[each.place]}: {sample} ({now.phase}, {left})\n")
                 sys.stdout.flush()
                 seen[each.place] = (*seen.get(each.place, ()), sample)
     return now

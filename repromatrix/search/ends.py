@@ -28,10 +28,15 @@ class End:
 
 
 def ends(view: View) -> tuple[End, End]:
-    """Both ends, the one that is said to be bad first: what it shows is what the search looks for."""
+    """Both ends.
+
+    The one that is said to be bad is the first, as what it shows is what the search looks for; one of which nothing is
+    said is the last, as it refutes nothing.
+    """
     size, (oldest, newest) = view.history.size, view.history.ends
     first, last = _end(view, oldest, range(size), "oldest"), _end(view, newest, range(size)[::-1], "newest")
-    return (first, last) if oldest is Verdict.BAD else (last, first)
+    order = (Verdict.BAD, Verdict.GOOD, None)
+    return (first, last) if order.index(oldest) < order.index(newest) else (last, first)
 
 
 def _end(view: View, claim: Verdict | None, inward: Sequence[int], name: str) -> End:
@@ -71,10 +76,14 @@ def _contradiction(claim: Verdict, counted: Tally, rules: Rules) -> str:
     """What the attempts show instead, and which failure rate they exclude."""
     of = counted.good + counted.bad
     if claim is Verdict.GOOD:
-        return f"failed in {counted.bad} of {of} attempts"
-    said = f"was ok in {counted.good} of {of} attempts"
+        return f"failed in {counted.bad} of {_attempts(of)}"
+    said = f"was ok in {counted.good} of {_attempts(of)}"
     if rules.symmetric or rules.confidence <= 0:
         return said
     excluded = 1 - (1 - rules.confidence) ** (1 / counted.good)
     longer = f"--rate {min(0.05, rules.rate / 2 or 1):g}" if counted.attempts < rules.most else f"--attempts {4 * of}"
     return f"{said}: it fails less often than {100 * excluded:.2g} % or not at all; {longer} repeats longer"
+
+
+def _attempts(number: int) -> str:
+    return f"{number} attempt{'s' * (number != 1)}"

@@ -156,6 +156,7 @@ class Matrix:
         path: The file.
         axes: (axis, values) in the order of the file; always holds `jax`, `cuda`, `python` and `nccl`.
         as_of: `release`, `latest`, or an ISO date.
+        locked: Every environment of which a lock is in the checkout; no part of the file.
     """
 
     path: Path
@@ -168,6 +169,7 @@ class Matrix:
     indexes: tuple[tuple[str, str], ...] = ()
     signatures: tuple[SignatureRule, ...] = ()
     run: RunSettings = field(default_factory=RunSettings)
+    locked: tuple[Environment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ def unasked(repro: Repro, environment: Environment, moved: int) -> str:
             return f"the repro asks for {name} {choice.specifier}"
         if choice.values and value not in choice.values:
             wanted = ", ".join(choice.values)
+            if not moved:
+                return f"the repro asks for {name} {wanted}"
             return f"the override at line {moved} moves it to Python {value}, the repro asks for {wanted}"
     return ""
 

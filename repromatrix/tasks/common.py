@@ -6,7 +6,7 @@ from invoke.exceptions import Exit
 
 HELP = {
     "repro": "repros to take: globs over their names, separated by commas, or the path of a script",
-    "env": "environments to take: globs over their ids, separated by commas ('*' = all)",
+    "env": "environments: globs over the matrix's ids ('*' = all), or exact ids of locked ones, separated by commas",
     "target": "targets to take: globs, separated by commas",
     "engine": "auto, docker, podman or venv",
     "jobs": "attempts at once",

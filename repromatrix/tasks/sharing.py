@@ -15,7 +15,7 @@ from repromatrix.tasks.common import end, told
     help=told(
         *("env", "target", "engine", "offline", "json"),
         repro="name of the repro",
-        cell="id of the cell, or a glob that matches one alone; without it the first cell that fails",
+        cell="id of the cell, or a glob that matches one alone; without it the failure that `invoke issue` shows",
         param="a parameter as name=value; repeatable",
         to="folder to write (handoff/REPRO); its .tar.zst lies beside it",
     ),

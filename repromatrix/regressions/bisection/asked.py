@@ -94,6 +94,17 @@ def claims(wanted: Wanted, line: Series) -> Said:
     return said
 
 
+def turned(wanted: Wanted, line: Series) -> tuple[str, ...]:
+    """That an end is the other one than it is called."""
+    last = len(line.versions) - 1
+    ends = ("oldest", wanted.oldest, 0), ("newest", wanted.newest, last)
+    if all(not end or place(line, end) == at for _, end, at in ends):
+        return ()
+    told = " and ".join(f"--{name} {end}" for name, end, at in ends if end and place(line, end) != at)
+    names = [version.name for version in line.versions]
+    return (f"{told}: taken the other way round, from {names[0]} to {names[-1]}",)
+
+
 def claimed(line: Series) -> frozenset[int]:
     """Places on both sides of each change of what the repro itself claims: the likeliest places of a change."""
     claims = [version.cell.expect for version in line.versions]

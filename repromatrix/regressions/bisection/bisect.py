@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 
+from repromatrix.axes.history import OneVersion
 from repromatrix.axes.model import Series
 from repromatrix.axes.reference import reference
 from repromatrix.axes.versions import coarse, series
@@ -17,7 +18,16 @@ from repromatrix.events import Listener
 from repromatrix.flow import host_facts, ready_engine
 from repromatrix.plan import Request, load
 from repromatrix.project import Project
-from repromatrix.regressions.bisection.asked import Said, check_nightly, claimed, claims, ends, failure_said, width
+from repromatrix.regressions.bisection.asked import (
+    Said,
+    check_nightly,
+    claimed,
+    claims,
+    ends,
+    failure_said,
+    turned,
+    width,
+)
 from repromatrix.regressions.bisection.found import found_edges
 from repromatrix.regressions.bisection.walk import Walk
 from repromatrix.regressions.failure import Failure, by_change, by_metric, failure_of, likeness, words
@@ -65,8 +75,15 @@ def bisect(
         return series(*fixed, low, high, engine, listener, cancel, offline=request.offline, nightly=nightly)
 
     builds = wanted.nightly and any(".dev" in end for end in (low, high))
-    line = versions(low, high, builds)
-    said = claims(wanted, line)
+    try:
+        line = versions(low, high, builds)
+    except OneVersion:  # days of one release, perhaps, and of several builds
+        if builds or not wanted.nightly:
+            raise
+        builds, line = True, versions(low, high, nightly=True)
+    said, other_way = claims(wanted, line), turned(wanted, line)
+    for note in other_way:
+        listener.note(note)
     rules = replace(rules, symmetric=bool(wanted.metric))
     with Trials(project, request, matrix, repros, engine, listener, cancel) as trials:
         # What is measured is not to be disturbed by what is unpacked and compiled meanwhile.
@@ -102,7 +119,10 @@ def bisect(
         rate=known.rate,
         refused=known.refused,
         others=walk.others(),
-        notes=(*_unfinished(known), *_notes(walk, path), *_advice(wanted, walk, known)),
+        notes=(
+            *(*_unfinished(known), *other_way, *known.series.notes),
+            *(*_notes(walk, path), *_advice(wanted, walk, known)),
+        ),
         interrupted=known.interrupted,
         trouble=known.trouble,
         facts=host_facts(),
@@ -139,7 +159,8 @@ class _Known:
             older, newer = names.index(inner.versions[0].name), names.index(inner.versions[-1].name)
             versions = (*whole.versions[:older], *inner.versions, *whole.versions[newer + 1 :])
             left_out = tuple(dict.fromkeys((*whole.left_out, *inner.left_out)))
-            whole = replace(whole, versions=versions, left_out=left_out)
+            notes = tuple(dict.fromkeys((*whole.notes, *inner.notes)))
+            whole = replace(whole, versions=versions, left_out=left_out, notes=notes)
         return whole
 
     @property
@@ -171,17 +192,38 @@ def _find(project: Project, wanted: Wanted, said: Said, known: _Known) -> None:
 
 
 def _prepare(wanted: Wanted, said: Said, walk: Walk, row: Sequence[int]) -> None:
-    """Try what tells what `bad` means, where that is more than the bad end: this one the search tries first anyway."""
+    """Try what tells what `bad` means, where that is more than the bad end: this one the search tries first anyway.
+
+    A version alone that is said to be good goes before all others, as whatever failure it shows refutes that.
+    """
     ends = 0, len(walk.versions) - 1
     if walk.failure is not None or (Verdict.BAD in said.values() and not wanted.metric):
         return
-    each = read((), walk.rules, len(walk.versions)).lead if wanted.metric else 1
-    places = ends if wanted.metric else sorted({*ends, *row})
+    if wanted.metric:
+        each = read((), walk.rules, len(walk.versions)).lead
+        _try(walk, ends, each, "end", row, _decide(wanted, said, walk))
+        return
+    if said:
+        (good,) = said
+        _try(walk, [good], 1, "end", row, lambda: failure_of(walk.places[good].attempts))
+    if walk.failure is None:
+        _try(walk, sorted({*ends, *row}), 1, "sweep", (), _decide(wanted, said, walk))
+
+
+def _try(
+    walk: Walk,
+    places: Iterable[int],
+    each: int,
+    phase: str,
+    soon: Iterable[int],
+    decide: Callable[[], Failure | None],
+) -> None:
+    """Attempt these until each has so many attempts, and decide what `bad` means."""
     missing = {number: each - len(walk.places[number].attempts if number in walk.places else ()) for number in places}
-    if tries := [Try(number, count) for number, count in missing.items() if count > 0]:
-        soon = [number for number in row if number not in places]
-        task = walk.attempt(tries, "end" if wanted.metric else "sweep", soon)
-        walk.failure = _decide(wanted, said, walk)()
+    tries = [Try(number, count) for number, count in missing.items() if count > 0]
+    task = walk.attempt(tries, phase, soon) if tries else None
+    walk.failure = decide()
+    if task is not None:
         walk.tell(task, tries)
 
 

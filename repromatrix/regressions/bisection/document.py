@@ -6,10 +6,11 @@ from typing import Any
 
 from repromatrix.regressions.bisection.triage import triage
 from repromatrix.regressions.bisection.words import between, compare, doubts, mark, released
+from repromatrix.regressions.document import common, tried
 from repromatrix.regressions.model import Bisection, FoundEdge, Tested
 from repromatrix.report.compared import cell_hlo
 from repromatrix.report.diff import change_object
-from repromatrix.results.codec import cell_object, finite, rate_object
+from repromatrix.results.codec import cell_object, finite
 from repromatrix.search.model import Verdict
 from repromatrix.share.issues.releases import Release
 
@@ -22,34 +23,17 @@ def document(found: Bisection) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "bisection": {
-            "command": found.command,
             "answer": answer(found),
-            "repro": found.repro,
-            "target": found.target,
-            "params": {name: finite(value) for name, value in found.params},
-            "engine": found.engine,
+            **common(found),
             "axis": found.series.axis,
             "failure": found.failure,
-            "rules": {
-                "confidence": found.rules.confidence,
-                "rate": found.rules.rate,
-                "attempts": found.rules.most,
-                "symmetric": found.rules.symmetric,
-            },
             "refused": found.refused,
             "edges": [_edge(found, edge) for edge in found.edges],
             "path": _path(found),
             "versions": [version.name for version in found.series.versions],
             "left_out": [{"name": name, "reason": reason} for name, reason in found.series.left_out],
-            "rate": {"low": found.rate[0], "high": found.rate[1]},
             "others": [{"title": title, "versions": list(names)} for title, names in found.others],
             "notes": list(found.notes),
-            "spent": {
-                "total": found.spent.total,
-                "running": found.spent.running,
-                "waiting": found.spent.waiting,
-            },
-            "facts": dict(found.facts),
         },
     }
 
@@ -111,14 +95,10 @@ def _tested(axis: str, tested: Tested, hlo: dict[str, Any] | None) -> dict[str, 
     return {
         "name": tested.name,
         "released": released(axis, tested.lock),
-        "verdict": tested.verdict.value,
         "mark": mark(tested),
-        "why": tested.why,
+        **tried(tested),
         "phase": tested.phase,
-        "attempted": tested.attempted,
-        "seconds": tested.seconds,
         "metric": None if tested.metric is None else finite(tested.metric),
-        "rates": [rate_object(rate) for rate in tested.rates],
         "lock": tested.lock.hash if tested.lock is not None else "",
         "cell": {**cell_object(tested.result), "hlo": hlo} if tested.result is not None else None,
     }

@@ -12,8 +12,10 @@ from tabulate import tabulate
 from repromatrix.regressions.bisection import words
 from repromatrix.regressions.bisection.triage import Triage, triage
 from repromatrix.regressions.model import Bisection, FoundEdge
+from repromatrix.regressions.told import host, sure
 from repromatrix.report.escape import clean, code, fence, paragraph, printable, prose
 from repromatrix.report.fit import Section, fit, table, titled
+from repromatrix.report.layout import counted
 from repromatrix.report.table import BOLD, GREEN, RED, YELLOW, paint
 from repromatrix.results.combine import clip
 
@@ -184,7 +186,7 @@ def _edge(found: Bisection, edge: FoundEdge) -> Iterator[Section]:
     rows = [(0, [prose(cell) for cell in row]) for row in words.wheels(edge)]
     if rows:
         made = table(_HEADS, rows, "wheels", 55)
-        yield _folded(f"{len(rows)} wheels differ" if len(rows) > 1 else "1 wheel differs", made)
+        yield _folded(f"{counted(len(rows), 'wheel')} differ{'s' * (len(rows) == 1)}", made)
     how = _triage(found, edge)
     if how.command:
         opening, closing = fence([how.command], "sh")
@@ -207,8 +209,10 @@ def _path(found: Bisection) -> Section:
     told = words.reasons(found)
     why = [f"- {prose(', '.join(names))}: {prose(clip(why, _REASON))}" for why, names in told[:_REASONS]]
     if len(told) > _REASONS:
-        why.append(f"- {len(told) - _REASONS} more reasons are in `--json`.")
-    return _folded(f"The path of the search: {len(rows)} versions, in the order in which they were tried", made, why)
+        why.append(f"- {counted(len(told) - _REASONS, 'more reason')} in `--json`.")
+    return _folded(
+        f"The path of the search: {counted(len(rows), 'version')}, in the order in which they were tried", made, why
+    )
 
 
 def _folded(summary: str, section: Section, after: Iterable[str] = ()) -> Section:
@@ -223,14 +227,13 @@ def _footer(found: Bisection) -> Iterator[str]:
     opening, closing = fence([found.command], "sh")
     yield from (opening, printable(found.command), closing)
     if found.facts:
-        told = "; ".join(f"{prose(name)} {prose(clip(value, 200))}" for name, value in found.facts)
-        yield from ("", f"On a host with {told}.")
+        yield from ("", host(found.facts))
 
 
 def _between(found: Bisection, edge: FoundEdge) -> str:
     """`From jax 0.7.0 to 0.7.1, where it begins (99.2 % sure)`."""
     where = "begins" if edge.begins else "ends"
-    confirmed = f"at least {words.sure(edge)} sure" if edge.confidence > 0 else "not confirmed"
+    confirmed = sure(edge.confidence)
     confirmed += ", or between the two" if words.between(found, edge) else ""
     return f"From {found.series.axis} {edge.older.name} to {edge.newer.name}, where it {where} ({confirmed})"
 

@@ -18,7 +18,7 @@ from repromatrix.results.model import AttemptResult, CellResult
 from repromatrix.search.bisect import step
 from repromatrix.search.model import Answer, History, Rules, Sample, Seen, Step, Try, Verdict
 from repromatrix.search.verdict import verdicts as so_far
-from repromatrix.spec.model import Outcome
+from repromatrix.spec.model import Cell, Outcome
 
 _GONE = 3
 """Versions in a row for which infrastructure failed: then it is not one wheel that cannot be had."""
@@ -162,7 +162,7 @@ class Walk:
             raise
         for number, place in places.items():
             cell = self.versions[number].cell
-            _take(place, found[cell], wanted[cell])
+            self._take(place, cell, found[cell], wanted[cell])
         self._check(places, task)
         return task
 
@@ -171,8 +171,9 @@ class Walk:
         kept = self.trials.kept(self.versions[number].cell for number in places)
         found = self.trials.run({cell: len(attempts) for cell, attempts in kept.items()})
         for number, place in places.items():
-            if (result := found.get(self.versions[number].cell)) is not None:
-                _take(place, result, len(result.attempts))
+            cell = self.versions[number].cell
+            if (result := found.get(cell)) is not None:
+                self._take(place, cell, result, len(result.attempts))
             elif place.result is None:
                 del self.places[number]
 
@@ -268,7 +269,9 @@ class Walk:
             return f"another failure: {title_of(failed[0])}"
         if strange or not place.attempts:
             return place.reason
-        return f"{place.lost} attempts were lost to infrastructure" if place.lost else ""
+        if not place.lost:
+            return ""
+        return f"{counted(place.lost, 'attempt')} {'was' if place.lost == 1 else 'were'} lost to infrastructure"
 
     def _check(self, places: Mapping[int, Place], task: Task) -> None:
         """End the search where infrastructure fails for an end, or for one version after the other.
@@ -288,13 +291,12 @@ class Walk:
                 hint="nothing is known of the version; what was finished is kept, the same command continues",
             )
 
-
-def _take(place: Place, result: CellResult, wanted: int) -> None:
-    known = {attempt.number for attempt in place.attempts}
-    place.attempts = tuple(attempt for attempt in result.attempts if attempt.outcome is not Outcome.INFRA)
-    new = [attempt for attempt in place.attempts if attempt.number not in known]
-    place.attempted += len(new)
-    place.seconds += sum(attempt.seconds for attempt in new)
-    if place.attempts or result.outcome is Outcome.INFRA:
-        place.lost += wanted - len(place.attempts) if wanted > len(place.attempts) else 0
-    place.result = result
+    def _take(self, place: Place, cell: Cell, result: CellResult, wanted: int) -> None:
+        known = {attempt.number for attempt in place.attempts}
+        place.attempts = tuple(attempt for attempt in result.attempts if attempt.outcome is not Outcome.INFRA)
+        new = [one for one in place.attempts if one.number not in known and self.trials.made(cell, one.number)]
+        place.attempted += len(new)
+        place.seconds += sum(attempt.seconds for attempt in new)
+        if place.attempts or result.outcome is Outcome.INFRA:
+            place.lost += wanted - len(place.attempts) if wanted > len(place.attempts) else 0
+        place.result = result

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
-from math import floor
 from typing import Any
 
 from packaging.version import Version
 
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.regressions.model import Bisection, FoundEdge, Tested
+from repromatrix.regressions.told import attempts_spent, enough, share, time_spent
 from repromatrix.report.layout import counted, duration, ending
 from repromatrix.results.combine import clip
 from repromatrix.results.rates import Rate, percent
@@ -23,8 +23,6 @@ TELLS = (Verdict.GOOD, Verdict.BAD)
 """Verdicts that steer."""
 _TITLE = 400
 """Characters of a failure's title."""
-_ROUNDING = 1e-9
-"""What floating point may take from a probability."""
 
 PHASES = {
     "end": "an end of the range",
@@ -94,15 +92,12 @@ def between(found: Bisection, edge: FoundEdge) -> tuple[tuple[str, str], ...]:
 def doubts(found: Bisection, edge: FoundEdge) -> tuple[str, ...]:
     """What speaks against an edge, a sentence each."""
     against = [edge.suspect] if edge.suspect else []
-    if edge.confidence + _ROUNDING < found.rules.confidence:
+    if not enough(edge.confidence, found.rules):
         asked = percent(found.rules.confidence)
-        against.append(f"the change is here with a probability of {sure(edge)} only, and {asked} were asked for")
+        against.append(
+            f"the change is here with a probability of {share(edge.confidence)} only, and {asked} were asked for"
+        )
     return tuple(against)
-
-
-def sure(edge: FoundEdge) -> str:
-    """The confidence in an edge as a percentage, never rounded up: `99 %`, `99.2 %`."""
-    return f"{floor(1000 * edge.confidence + _ROUNDING) / 10:.1f}".removesuffix(".0") + " %"
 
 
 def verb(older: Tested, newer: Tested) -> str:
@@ -224,7 +219,7 @@ def ambiguous(found: Bisection) -> str:
     ]
     if not names:
         return ""
-    more = f"more than {found.rules.most} attempts (`--attempts`), or a lower `--confidence`"
+    more = f"more than {counted(found.rules.most, 'attempt')} (`--attempts`), or a lower `--confidence`"
     if not found.rules.symmetric:
         more += ", or a least failure rate to reckon with (`--rate`)"
     sure = percent(found.rules.confidence)
@@ -232,8 +227,10 @@ def ambiguous(found: Bisection) -> str:
 
 
 def _attempts_in_words(tested: Tested) -> str:
-    said = attempts(tested)
-    return f"{said} times {tested.rates[0].outcome.value}" if len(tested.rates) == 1 else said
+    if len(tested.rates) != 1:
+        return attempts(tested)
+    (rate,) = tested.rates
+    return f"{counted(rate.of, 'time')} {rate.outcome.value}"
 
 
 def wheels(edge: FoundEdge) -> tuple[tuple[str, ...], ...]:
@@ -253,7 +250,18 @@ def compare(edge: FoundEdge) -> str:
 
 
 def commits(edge: FoundEdge) -> tuple[str, ...]:
-    """What the wheels say of their commits, and what they do not."""
+    """Where to look for the cause: what the wheels say of their commits, and what they do not."""
+    return (*_pythons(edge), *_commits(edge))
+
+
+def _pythons(edge: FoundEdge) -> tuple[str, ...]:
+    older, newer = (each.lock.python if each.lock is not None else "" for each in (edge.older, edge.newer))
+    if not (older and newer) or older == newer:
+        return ()
+    return (f"Python changes here, too, from {older} to {newer}: the change may be Python's.",)
+
+
+def _commits(edge: FoundEdge) -> tuple[str, ...]:
     if edge.source is None:
         if any(change.name in ("jax", "jaxlib") for change in edge.changes):
             return ("Which commits to look at is not known: nothing says from which ones these wheels were built.",)
@@ -276,12 +284,9 @@ def spent(found: Bisection) -> str:
     """`8 of 31 versions tried by venv, 12 attempts (4 of them known before), in 5m: 3m running, ...`"""
     total = sum(len(each.result.attempts) for each in found.path if each.result is not None)
     made = sum(each.attempted for each in found.path)
-    known = f" ({total - made} of them known before)" if total > made else ""
-    whole, running, waiting = map(duration, (found.spent.total, found.spent.running, found.spent.waiting))
     return (
         f"{len(found.path)} of {counted(len(found.series.versions), 'version')} tried by {found.engine or 'no engine'},"
-        f" {counted(total, 'attempt')}{known},"
-        f" in {whole}: {running} running, {waiting} waiting for environments."
+        f" {attempts_spent(total, made)}, in {time_spent(found.spent)}."
     )
 
 

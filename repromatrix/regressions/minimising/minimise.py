@@ -25,7 +25,7 @@ from repromatrix.regressions.minimising.tries import Tries
 from repromatrix.regressions.minimising.variants import flags_of, variables_of, with_values
 from repromatrix.regressions.model import Spent
 from repromatrix.regressions.trials import Trials
-from repromatrix.report.layout import Notes
+from repromatrix.report.layout import Notes, counted
 from repromatrix.results.model import CellResult
 from repromatrix.search.model import Rules, Verdict
 from repromatrix.search.threshold import Number, Range, coarse
@@ -33,6 +33,7 @@ from repromatrix.search.verdict import passes_needed
 from repromatrix.share.handoffs.handoff import pick
 from repromatrix.share.issues.history import histories
 from repromatrix.spec.model import Cell, Environment, Matrix, Outcome, Repro
+from repromatrix.spec.named import every
 
 _DATE = re.compile(r"\d{4}-\d\d-\d\d|release|latest")
 
@@ -145,10 +146,11 @@ def _good(
             past(asked)
         found = replace(failing.environment, as_of=asked)
     else:
-        everything = replace(request, repro="", env="*", target="", params=())
+        everything = replace(request, repro="", env=every(matrix, asked), target="", params=())
         cells = choose(replace(matrix, excludes=()), repros, everything, engine).cells
         own = {cell.environment for cell in cells if cell.repro.name == failing.repro.name} - {failing.environment}
-        found = find_environment(asked, list(dict.fromkeys(cell.environment for cell in cells)), own)
+        there = list(dict.fromkeys(cell.environment for cell in cells))
+        found = find_environment(asked, there, own, locked=matrix.locked)
     if found == failing.environment:
         raise UserError(f"--good {asked} is the failing environment itself", where=failing.id, hint="name another")
     return found
@@ -175,7 +177,9 @@ def _failing(tries: Tries, matrix: Matrix, cell: Cell, wanted: Wanted, engine: s
     if result.outcome is Outcome.INFRA:
         raise InfraError(f"it could not be run: {result.reason}", where=cell.id)
     if wanted.ranges and result.outcome is Outcome.OK:
-        raise UserError(f"none of {len(tries.seen)} values tried fails", where=cell.id, hint="give a wider range")
+        raise UserError(
+            f"none of {counted(len(tries.seen), 'value')} tried fails", where=cell.id, hint="give a wider range"
+        )
     hint = "name another with --cell; --rate 0.1 tries one that comes and goes more often"
     raise UserError(
         f"this cell does not fail: {result.outcome.value} {result.reason}".rstrip(), where=cell.id, hint=hint

@@ -78,6 +78,7 @@ class Smallest:
         items: All that differ.
         needed: Names of those that make the failure together; empty where it fails without any, or nothing was found.
         without: By name of each needed one, what became of the rest without it.
+        confidence: By name of those, probability, at least, that it is needed; absent where the rest gave no verdict.
         path: What was tried, in that order.
         good: The environment that is good, of packages.
         trouble: Why there is no answer; empty = there is one.
@@ -88,6 +89,7 @@ class Smallest:
     items: tuple[Item, ...]
     needed: tuple[str, ...]
     without: Mapping[str, Tried]
+    confidence: Mapping[str, float]
     path: tuple[Tried, ...]
     good: str = ""
     trouble: str = ""
@@ -102,6 +104,7 @@ class Threshold:
         param: Its name.
         low, high: Ends of the search.
         boundaries: The smallest values first.
+        confidence: Of each boundary, probability, at least, that the verdict changes there.
         rows: What was tried, by value.
     """
 
@@ -109,6 +112,7 @@ class Threshold:
     low: Number
     high: Number
     boundaries: tuple[Boundary, ...]
+    confidence: tuple[float, ...]
     rows: tuple[tuple[Number, Tried], ...]
     trouble: str = ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from repromatrix.envs.model import Lock
@@ -20,6 +20,7 @@ from repromatrix.regressions.minimising.variants import (
     with_values,
     with_variables,
 )
+from repromatrix.regressions.told import enough
 from repromatrix.results.combine import clip
 from repromatrix.search import delta
 from repromatrix.search import threshold as thresholds
@@ -177,21 +178,29 @@ class _Search:
 
     def _part(self, change: Change | tuple[()], trouble: str = "") -> Smallest:
         found: Change = frozenset(change)
-        known = {each: cell for each, cell in self.cells.items() if cell in self.tries.seen}
+        known = [each for each, cell in self.cells.items() if cell in self.tries.seen]
+        rest = {name: found - {name} for name in self._names(found)}
+        sure = {
+            name: self.tries.confidence(self.cells[found], self.cells[each])
+            for name, each in rest.items()
+            if self.tries.verdict(self.cells[each]) in (Verdict.GOOD, Verdict.AMBIGUOUS)
+        }
+        unsure = {rest[name] for name, share in sure.items() if not enough(share, self.tries.rules)}
         return Smallest(
             what=self.what,
             items=self.items,
             needed=self._names(found),
-            without={name: self._tried(found - {name}) for name in self._names(found)},
-            path=tuple(self._tried(each) for each in known),
+            without={name: self._tried(each, unsure) for name, each in rest.items()},
+            confidence=sure,
+            path=tuple(self._tried(each, unsure) for each in known),
             good=self.mixed.good.id if self.mixed is not None else "",
             trouble=trouble,
             contradictions=self._contradictions(found),
         )
 
-    def _tried(self, change: Change) -> Tried:
-        against = self._contradictions(change)
-        return self.tries.tried(self.cells[change], self._names(change), clip("; ".join(against), 400))
+    def _tried(self, change: Change, unsure: Collection[Change]) -> Tried:
+        against = clip("; ".join(self._contradictions(change)), 400)
+        return self.tries.tried(self.cells[change], self._names(change), against, unsure=change in unsure)
 
     def _contradictions(self, change: Change) -> tuple[str, ...]:
         return self.mixed.contradictions(self.mixed.mixture(map(str, change))) if self.mixed is not None else ()
@@ -217,12 +226,24 @@ def threshold(
 
     def part(found: thresholds.Found, trouble: str = "") -> Threshold:
         rows = sorted(value for value, cell in cells.items() if cell in tries.seen)
-        tried = tuple((value, tries.tried(cells[value], (word(value),))) for value in rows)
-        return Threshold(param, space.low, space.high, found.boundaries, tried, trouble)
+        confidence = [tries.confidence(*sides(one)) for one in found.boundaries]
+        unsure = {
+            sides(one)[1]
+            for one, share in zip(found.boundaries, confidence, strict=True)
+            if not enough(share, tries.rules)
+        }
+        tried = tuple(
+            (value, tries.tried(cells[value], (word(value),), unsure=cells[value] in unsure)) for value in rows
+        )
+        return Threshold(param, space.low, space.high, found.boundaries, tuple(confidence), tried, trouble)
+
+    def sides(boundary: thresholds.Boundary) -> tuple[Cell, Cell]:
+        """(the bad one, the good one)"""
+        below, above = cells[boundary.below], cells[boundary.above]
+        return (above, below) if boundary.fails_above else (below, above)
 
     def sure(boundary: thresholds.Boundary) -> bool:
-        sides = [cells[boundary.below], cells[boundary.above]]
-        good, bad = sides if boundary.fails_above else reversed(sides)
+        bad, good = sides(boundary)
         return tries.sure(bad, [good], names)
 
     try:

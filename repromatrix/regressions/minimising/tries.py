@@ -128,14 +128,22 @@ class Tries:
                     if counted.good < passes and counted.attempts < self.rules.most
                 }
             else:
-                # A failure at rate r is always seen here and never there with probability r^a (1-r)^b at most.
-                a, b = self.rules.confirmations - self.rules.confirmations // 2, self.rules.confirmations // 2
-                wanted = {bad: min(self.rules.most, 1 + a), **dict.fromkeys(good, min(self.rules.most, 1 + b))}
-                wanted = {cell: count for cell, count in wanted.items() if self._tally(cell).attempts < count}
+                failures, passes = self._confirmations()
+                lacking = {bad: 1 + failures - self._tally(bad).bad}
+                lacking |= {cell: 1 + passes - self._tally(cell).good for cell in good}
+                wanted = {
+                    cell: min(self.rules.most, self._tally(cell).attempts + more)
+                    for cell, more in lacking.items()
+                    if more > 0 and self._tally(cell).attempts < self.rules.most
+                }
             if not wanted or [self.verdict(cell) for cell in (bad, *good)] != before:
                 break
             self._run(wanted, names)
         return [self.verdict(cell) for cell in (bad, *good)] == before
+
+    def confidence(self, bad: Cell, good: Cell) -> float:
+        """Probability, at least, that of these two, found side by side, the one fails and the other does not."""
+        return grading.edge_confidence(self._tally(good), self._tally(bad), self.rules, self.reading)
 
     def final(self, cell: Cell) -> Verdict:
         """Its verdict as it is told: where more passes are needed than attempts are allowed, it is not good."""
@@ -143,12 +151,16 @@ class Tries:
         few = now.flaky and now.passes > self.rules.most and self._tally(cell).good < now.passes
         return Verdict.AMBIGUOUS if said is Verdict.GOOD and few else said
 
-    def tried(self, cell: Cell, changed: tuple[str, ...], why: str = "") -> Tried:
-        """What is known of `cell`, as it is reported."""
+    def tried(self, cell: Cell, changed: tuple[str, ...], why: str = "", *, unsure: bool = False) -> Tried:
+        """What is known of `cell`, as it is reported.
+
+        Args:
+            unsure: The answer rests on it, and is not as sure as it was asked to be.
+        """
         seen = self.seen[cell]
         return Tried(
             changed,
-            self.final(cell),
+            Verdict.AMBIGUOUS if unsure else self.final(cell),
             "; ".join(filter(None, (self._why(cell), why))),
             rates(seen.attempts),
             seen.result,
@@ -162,6 +174,13 @@ class Tries:
         says = {Verdict.GOOD: "good", Verdict.BAD: "bad", Verdict.AMBIGUOUS: "AMBIGUOUS"}
         said = says.get(self.verdict(cell) or Verdict.UNKNOWN, "says nothing")
         return f"{ended(seen.attempts, seen.result.reason)}  {said}"
+
+    def _confirmations(self) -> tuple[int, int]:
+        """Further attempts of what is bad, and of each that is good, that must agree with the first."""
+        count = self.rules.confirmations
+        while grading.agreement(count - count // 2, count // 2) > 1 - self.rules.confidence:
+            count += 1  # where it is odd, one side has one more than is best
+        return count - count // 2, count // 2
 
     def _why(self, cell: Cell) -> str:
         seen = self.seen[cell]
@@ -218,7 +237,7 @@ class Tries:
         seen = self.seen.setdefault(cell, _Seen(result))
         seen.result = result
         seen.attempts = tuple(attempt for attempt in result.attempts if attempt.outcome is not Outcome.INFRA)
-        new = [attempt for attempt in seen.attempts if attempt.number not in known]
+        new = [one for one in seen.attempts if one.number not in known and self.trials.made(cell, one.number)]
         seen.attempted += len(new)
         seen.seconds += sum(attempt.seconds for attempt in new)
         seen.lost += max(0, wanted - len(seen.attempts) - seen.lost)

@@ -14,7 +14,7 @@ from repromatrix.envs.lockfile import read_lock
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.flow import run_matrix
-from repromatrix.kept import known_cells
+from repromatrix.kept import known_of_one, to_show
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
 from repromatrix.results.model import CellResult
@@ -55,7 +55,7 @@ def hand_over(
     """Write the folder of one cell.
 
     Args:
-        wanted: Id of the cell, or a glob that matches one alone; empty = the first one that fails.
+        wanted: Id of the cell, or a glob that matches one alone; empty = the failure that `invoke issue` shows.
         to: Where to; `handoff/<repro>` in the checkout if not given.
 
     Raises:
@@ -89,7 +89,7 @@ def hand_over(
 
 
 def pick(cells: Sequence[Cell], kept: Mapping[str, CellResult], wanted: str) -> Cell:
-    """The cell that `wanted` names, or the first whose kept result is a failure, or the only one there is.
+    """The cell that `wanted` names, or the failure that `to_show` takes of what is kept, or the only one there is.
 
     Raises:
         UserError: None or several match; lists them with what is known of them.
@@ -102,9 +102,9 @@ def pick(cells: Sequence[Cell], kept: Mapping[str, CellResult], wanted: str) -> 
             return found[0]
         what = f"{len(found)} cells match --cell {wanted}, and one is wanted"
         raise UserError(what, hint=_choices(found or cells, kept))
-    failing = [cell for cell in cells if cell.id in kept and kept[cell.id].outcome.failed]
-    if failing:
-        return failing[0]
+    shown = to_show([kept[cell.id] for cell in cells if cell.id in kept])
+    if shown is not None:
+        return next(cell for cell in cells if cell.id == shown.id)
     if len(cells) == 1:
         return cells[0]
     raise UserError("no failure of it is kept, so that a cell must be named", hint=_choices(cells, kept))
@@ -123,22 +123,19 @@ def _case(project: Project, request: Request, wanted: str, listener: Listener, c
         UserError, InfraError: See `hand_over`.
     """
     matrix, repros = load(project)
-    cells = choose(matrix, repros, request, request.engine or matrix.run.engine).cells
-    if not cells:
-        raise UserError("no cell is left", where=request.repro, hint="`uv run invoke cells` says why each is left out")
-    if len({cell.repro.name for cell in cells}) > 1:
-        raise UserError("one repro is handed over at a time", where=request.repro, hint="give its whole name")
-    known = [one for one in known_cells(project, matrix, repros) if one.attempts and one.outcome is not Outcome.INFRA]
-    known = [one for one in known if request.engine in ("", "auto", one.engine)]
-    # Of two engines' results that in a container counts: it is what the reader starts.
-    kept = {one.id: one for one in sorted(known, key=lambda one: one.engine in ("docker", "podman"))}
-    cell = pick(cells, kept, wanted)
-    result = kept.get(cell.id)
+    cells, known = known_of_one(project, matrix, repros, request)
+    known = tuple(one for one in known if one.attempts and one.outcome is not Outcome.INFRA)
+    # Of two engines' results that in a container comes first, and counts: it is what the reader starts.
+    kept = {one.id: one for one in reversed(known)}
+    shown = None if wanted else to_show(known)
+    cell = pick(cells, kept, shown.id if shown else wanted)
+    result = shown or kept.get(cell.id)
     if result is None:
         listener.note(f"no result of {cell.id} is kept: it is run now")
         result = _run(project, request, cell, listener, cancel)
     # What is claimed may depend on the engine that ran it.
-    described = choose(matrix, repros, request, result.engine or matrix.run.engine).cells
+    same = replace(request, repro=cell.repro.name, env=cell.environment.id)
+    described = choose(matrix, repros, same, result.engine or matrix.run.engine).cells
     cell = next((one for one in described if one.id == cell.id), cell)
     if result.outcome is Outcome.INFRA:
         raise InfraError(f"it could not be run: {result.reason}", where=cell.id)
@@ -179,7 +176,9 @@ def _run(project: Project, request: Request, cell: Cell, listener: Listener, can
         InfraError: There is no engine, no disk, no network.
     """
     params = tuple((name, word(value)) for name, value in cell.params)
-    asked = replace(request, env=cell.environment.id, target=cell.target, params=params, single=True)
+    asked = replace(
+        request, repro=cell.repro.name, env=cell.environment.id, target=cell.target, params=params, single=True
+    )
     done = run_matrix(project, asked, listener, cancel)
     if done.interrupted:
         raise KeyboardInterrupt

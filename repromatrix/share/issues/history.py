@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,6 +15,9 @@ from repromatrix.spec.model import Outcome
 
 _NOT_VERSIONS = ("cuda", "python")
 """Axes along which nothing begins: their values are kinds, and which jax has which Python is the matrix's choice."""
+DATE = "date"
+"""As an axis: the day as of which everything is that nothing pins. An environment's id has it, its axes do not."""
+_DAY = re.compile(r"-asof(\d{4})(\d\d)(\d\d)(?=-|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,7 @@ class Edge:
     @property
     def begins(self) -> bool:
         """Whether the failure begins here; else it ends here."""
-        return _version(self.good, self.axis) < _version(self.bad, self.axis)
+        return Version(position(self.good, self.axis)) < Version(position(self.bad, self.axis))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class History:
     """One failure along the versions of one axis, all else equal.
 
     Attributes:
-        axis: `jax`, `jaxlib`, or a package.
+        axis: `jax`, `jaxlib`, a package, or `DATE`.
         failure: Its number on the page.
         edges: Where it begins and ends, oldest first; several where it came back.
         cells: That gave a verdict on it, oldest first.
@@ -65,6 +69,14 @@ class History:
         return tuple(cell for cell in self.cells if cell.outcome is Outcome.OK)
 
 
+def position(cell: CellResult, axis: str) -> str:
+    """Where `cell` stands along `axis`: its version, or its day as `2026.03.14`; empty where it stands nowhere."""
+    if axis != DATE:
+        return dict(cell.axes).get(axis, "")
+    day = _DAY.search(cell.environment)
+    return ".".join(day.groups()) if day else ""
+
+
 def histories(cells: Sequence[CellResult], notes: Notes) -> tuple[History, ...]:
     """Every failure in every series of versions, in the order of the cells.
 
@@ -86,25 +98,39 @@ def histories(cells: Sequence[CellResult], notes: Notes) -> tuple[History, ...]:
 
 
 def _series(cells: Sequence[CellResult]) -> Iterator[tuple[str, tuple[CellResult, ...]]]:
-    """(axis, cells by version) of every series with two versions at least; along jax also shorter ones."""
+    """(axis, cells by version) of every series with two versions at least, and along jax of cells that are in none."""
     axes = [
         axis for axis in dict.fromkeys(name for cell in cells for name, _ in cell.axes) if axis not in _NOT_VERSIONS
     ]
-    for axis in axes:
-        for loose in _groups(cells, axis, ("python",)):
-            # Old versions of jax need old Pythons: one series, unless a version was run with several.
-            distinct = len({dict(cell.axes)[axis] for cell in loose}) == len(loose)
-            for group in [loose] if distinct else _groups(loose, axis, ()):
-                if axis == "jax" or len(group) > 1:
-                    yield axis, tuple(sorted(group, key=lambda cell: _version(cell, axis)))
+    found = [(axis, group) for axis in axes for group in _told_apart(cells, axis, ("python", DATE))]
+    found += ((DATE, group) for group in _told_apart(cells, DATE, ("python",)))
+    told = {(cell.engine, cell.id) for _, group in found if len(group) > 1 for cell in group}
+    for axis, group in found:
+        alone = axis == "jax" and (group[0].engine, group[0].id) not in told
+        if len(group) > 1 or alone:
+            yield axis, tuple(sorted(group, key=lambda cell: Version(position(cell, axis))))
+
+
+def _told_apart(cells: Iterable[CellResult], axis: str, ignored: tuple[str, ...]) -> Iterator[list[CellResult]]:
+    """Groups in which every cell has a version of its own.
+
+    Old versions of jax need old Pythons, and an override may give some their day: one series, unless a version was run
+    with several.
+    """
+    for group in _groups(cells, axis, ignored):
+        if not ignored or len({position(cell, axis) for cell in group}) == len(group):
+            yield group
+        else:
+            yield from _told_apart(group, axis, ignored[:-1])
 
 
 def _groups(cells: Iterable[CellResult], axis: str, ignored: tuple[str, ...]) -> list[list[CellResult]]:
     groups: dict[object, list[CellResult]] = {}
     for cell in cells:
-        if not cell.engine or not _is_version(dict(cell.axes).get(axis, "")):
+        if not cell.engine or not _is_version(position(cell, axis)):
             continue  # what no engine ran says nothing; `locked` stands nowhere in an order
-        rest = tuple(pair for pair in cell.axes if pair[0] not in (axis, *ignored))
+        told = (*cell.axes, (DATE, position(cell, DATE)))
+        rest = tuple(pair for pair in told if pair[0] not in (axis, *ignored))
         groups.setdefault((cell.engine, cell.column, rest), []).append(cell)
     return list(groups.values())
 
@@ -129,7 +155,3 @@ def _is_version(text: str) -> bool:
     except InvalidVersion:
         return False
     return True
-
-
-def _version(cell: CellResult, axis: str) -> Version:
-    return Version(dict(cell.axes)[axis])

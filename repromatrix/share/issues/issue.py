@@ -13,7 +13,7 @@ from repromatrix.report.markdown import environments, failures, issue_link, reas
 from repromatrix.report.system_info import block
 from repromatrix.results.combine import clip
 from repromatrix.results.model import CellResult
-from repromatrix.share.issues.history import Edge, History
+from repromatrix.share.issues.history import DATE, Edge, History, position
 from repromatrix.share.issues.material import Material, nothing_fails
 from repromatrix.share.issues.releases import JAX, Release, source_range
 from repromatrix.share.privacy.redact import Redactor
@@ -77,9 +77,21 @@ def _versions(series: History) -> str:
     """`jax 0.7.1 to 0.10.2, ok in 0.7.0`: where it began last, if it came and went."""
     began = [edge for edge in series.edges if edge.begins][-1:]
     first, last = began[0].bad if began else series.bad[0], series.bad[-1]
-    old, new = (dict(cell.axes)[series.axis] for cell in (first, last))
-    failing = f"{series.axis} {old}" if old == new else f"{series.axis} {old} to {new}"
-    return f"{failing}, ok in {dict(began[0].good.axes)[series.axis]}" if began else failing
+    old, new = (_place(cell, series.axis) for cell in (first, last))
+    axis = "all else as of" if series.axis == DATE else series.axis
+    failing = f"{axis} {old}" if old == new else f"{axis} {old} to {new}"
+    return f"{failing}, ok in {_place(began[0].good, series.axis)}" if began else failing
+
+
+def _place(cell: CellResult, axis: str) -> str:
+    """Where `cell` stands along `axis`, in words: a version, or `2026-03-14`."""
+    return position(cell, axis).replace(".", "-") if axis == DATE else position(cell, axis)
+
+
+def _words(cell: CellResult, releases: dict[str, Release], axis: str) -> str:
+    """The release of `cell`, and its day where days are what differs."""
+    said = prose(releases[cell.environment].words)
+    return f"{said}, all else as of {_place(cell, axis)}" if axis == DATE else said
 
 
 def _heading(repro: Repro) -> Iterable[str]:
@@ -131,17 +143,18 @@ def _edges(found: Material, notes: Notes) -> Section:
 
 def _edge(edge: Edge, releases: dict[str, Release], notes: Notes) -> str:
     good, bad = releases[edge.good.environment], releases[edge.bad.environment]
+    good_words, bad_words = (_words(cell, releases, edge.axis) for cell in (edge.good, edge.bad))
     if edge.begins:
-        said = f"**last good** {prose(good.words)}, **first bad** {prose(bad.words)}"
+        said = f"**last good** {good_words}, **first bad** {bad_words}"
     else:
-        said = f"**last bad** {prose(bad.words)}, **good again** in {prose(good.words)}"
+        said = f"**last bad** {bad_words}, **good again** in {good_words}"
     old, new = (good, bad) if edge.begins else (bad, good)
     if (ends := source_range(old, new)) is not None:
         said += f"; range to look at: [{prose('...'.join(ends))}]({JAX}/compare/{'...'.join(ends)})"
     if old.commit and new.commit:
         said += f", commits {code(old.commit[:12])} to {code(new.commit[:12])}"
     if edge.between:
-        names = [f"{dict(cell.axes)[edge.axis]} ({_other(cell, notes)})" for cell in edge.between[:8]]
+        names = [f"{_place(cell, edge.axis)} ({_other(cell, notes)})" for cell in edge.between[:8]]
         more = [f"{len(edge.between) - 8} more"] if len(edge.between) > 8 else []
         said += f"; nothing is known of {prose(', '.join([*names, *more]))} between them"
     return said + _flaky(edge) + "."
@@ -161,12 +174,12 @@ def _flaky(edge: Edge) -> str:
 
 
 def _throughout(series: History, releases: dict[str, Release]) -> str:
-    first, last = releases[series.bad[0].environment], releases[series.bad[-1].environment]
+    first, last = (_words(cell, releases, series.axis) for cell in (series.bad[0], series.bad[-1]))
     if len(series.bad) == 1:
-        return f"fails in {prose(first.words)}, the only version of which anything is known"
+        return f"fails in {first}, the only version of which anything is known"
     return (
-        f"fails in all {len(series.bad)} versions of which anything is known, from {prose(first.words)} to"
-        f" {prose(last.words)}: **no good version is known**"
+        f"fails in all {len(series.bad)} versions of which anything is known, from {first} to"
+        f" {last}: **no good version is known**"
     )
 
 

@@ -19,10 +19,10 @@ from repromatrix.errors import UserError
 from repromatrix.events import Listener
 from repromatrix.evidence.stacks import INDEX, parse_index, thread_first
 from repromatrix.evidence.text import condense
-from repromatrix.kept import known_cells, report_info
-from repromatrix.plan import Request, choose, load
+from repromatrix.kept import known_of_one, report_info, to_show
+from repromatrix.plan import Request, load
 from repromatrix.project import TOOL_ROOT, Project
-from repromatrix.report.layout import Notes, newest_first
+from repromatrix.report.layout import Notes
 from repromatrix.results.model import AttemptResult, CellResult, RunInfo
 from repromatrix.share.handoffs.readme import host_setup, hosted_cuda
 from repromatrix.share.handoffs.standalone import refusal
@@ -92,21 +92,14 @@ def gather(
         KeyboardInterrupt: `cancel` was set.
     """
     matrix, repros = load(project)
-    asked = replace(request, env=request.env or "*")
-    selected = choose(matrix, repros, asked, request.engine or matrix.run.engine).cells
-    repro = _one(selected, request.repro)
+    selected, cells = known_of_one(project, matrix, repros, request)
+    repro = selected[0].repro
     if repro.probe:
         raise UserError(
             f"{repro.name} is a probe: it runs no program that could fail",
             hint=f"`uv run invoke report` writes reports/{repro.name}.md, which shows what it found",
         )
     by_id = {cell.id: cell for cell in selected}
-    engines = {"", request.engine} if request.engine not in ("", "auto") else None
-    cells = tuple(
-        cell
-        for cell in known_cells(project, matrix, repros)
-        if cell.id in by_id and (engines is None or cell.engine in engines)
-    )
     if not any(cell.attempts for cell in cells):
         raise UserError(
             f"no result of {request.repro} as it is now is kept" + (" for these cells" if _narrowed(request) else ""),
@@ -137,7 +130,7 @@ def gather(
             info = EnvironmentInfo("", f"the lock of {cell.environment.id} is not the one that it ran with")
         else:
             pins = tuple(f"{wheel.name}=={wheel.version}" for wheel in lock.wheels)
-            on = replace(asked, engine=shown.engine)
+            on = replace(request, engine=shown.engine)
             info = environment_info(project, matrix, cell, on, listener, cancel)
         found = replace(
             found,
@@ -160,17 +153,6 @@ def fit_to_leave(found: Material, redactor: Redactor) -> Material:
     after = (clean.repro.source, *(text for _, text in clean.others))
     altered = tuple(name for (name, old), new in zip(before, after, strict=True) if old != new)
     return replace(clean, altered=altered)
-
-
-def to_show(cells: Sequence[CellResult]) -> CellResult | None:
-    """The failing cell that a maintainer should see: a claimed failure before others, the newest version, as it comes.
-
-    None where none fails.
-    """
-    failing = [cell for cell in cells if cell.outcome.failed and cell.attempts]
-    order = {environment: place for place, environment in enumerate(newest_first(failing))}
-    ranked = sorted(failing, key=lambda cell: (cell.as_expected is not True, order[cell.environment]))
-    return ranked[0] if ranked else None
 
 
 def by_hand(cell: Cell, pins: Iterable[str]) -> str:
@@ -197,15 +179,6 @@ def handoff(cell: Cell, result: CellResult) -> str:
     """The command that hands `cell` over, as `result` tells of it."""
     engine = ["--engine", result.engine] if result.engine else []
     return shlex.join(["uv", "run", "invoke", "handoff", cell.repro.name, "--cell", cell.id, *engine])
-
-
-def _one(cells: Iterable[Cell], asked: str) -> Repro:
-    repros = {cell.repro.name: cell.repro for cell in cells}
-    if len(repros) == 1:
-        return next(iter(repros.values()))
-    if repros:
-        raise UserError(f"{asked} means {len(repros)} repros: {', '.join(sorted(repros))}", hint="name one of them")
-    raise UserError(f"no cell of {asked} is described", hint=f"`uv run invoke cells --repro {asked}` says why")
 
 
 def _narrowed(request: Request) -> bool:
