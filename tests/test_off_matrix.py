@@ -76,8 +76,11 @@ def test_the_command_that_a_result_shows_works(searched: Case) -> None:
 
 
 def test_the_first_bad_version_is_handed_over(searched: Case) -> None:
+    """By the command that stands on the bisection's page."""
     tries = searched.tries
-    found = document(searched.checkout, "handoff", "since", "--env", FIRST_BAD)
+    page = (searched.checkout.root / "reports" / "bisect-since.md").read_text()
+    (line,) = (line for line in page.splitlines() if line.startswith("uv run invoke handoff"))
+    found = document(searched.checkout, *shlex.split(line, comments=True)[3:])
     assert found["cell"] == f"since@{FIRST_BAD}@cpu"
     assert found["signature"] == "py-exc KeyError: 'broken'"
     lock = Path(found["folder"]) / "lock.txt"

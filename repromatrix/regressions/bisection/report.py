@@ -119,7 +119,10 @@ class _Terminal:
         return "\n".join(self.wrapped(f"Note: {note}", "  ") for note in found.notes)
 
     def end(self, found: Bisection) -> str:
-        return "\n".join([self.wrapped(words.spent(found)), f"Again: {printable(found.command)}"])
+        lines = [self.wrapped(words.spent(found)), f"Again: {printable(found.command)}"]
+        if command := words.handover(found):
+            lines.append(f"For a maintainer: {printable(command)}")
+        return "\n".join(lines)
 
     def wrapped(self, sentence: str, indent: str = "", *, bold: bool = False, colour: str = "") -> str:
         lead = sentence[: len(sentence) - len(sentence.lstrip(" "))]
@@ -224,8 +227,10 @@ def _folded(summary: str, section: Section, after: Iterable[str] = ()) -> Sectio
 
 def _footer(found: Bisection) -> Iterator[str]:
     yield from ("---", "", prose(words.spent(found)), "")
-    opening, closing = fence([found.command], "sh")
-    yield from (opening, printable(found.command), closing)
+    handover = words.handover(found)
+    commands = [found.command, *([f"{handover}   # a folder for a maintainer, with one command"] if handover else [])]
+    opening, closing = fence(commands, "sh")
+    yield from (opening, *map(printable, commands), closing)
     if found.facts:
         yield from ("", host(found.facts))
 

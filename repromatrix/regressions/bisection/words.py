@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import Any
@@ -288,6 +289,18 @@ def spent(found: Bisection) -> str:
         f"{len(found.path)} of {counted(len(found.series.versions), 'version')} tried by {found.engine or 'no engine'},"
         f" {attempts_spent(total, made)}, in {time_spent(found.spent)}."
     )
+
+
+def handover(found: Bisection) -> str:
+    """The command that makes a maintainer's folder of the bad version of the newest edge; empty where there is none.
+
+    With a metric there is none either: the run itself ended well.
+    """
+    bad = found.edges[-1].bad.result if found.edges else None
+    if bad is None or found.rules.symmetric:
+        return ""
+    said = ["uv", "run", "invoke", "handoff", bad.repro, "--env", bad.environment, "--target", bad.target]
+    return shlex.join([*said, *(part for name, value in bad.params for part in ("--param", f"{name}={word(value)}"))])
 
 
 def others(found: Bisection) -> tuple[tuple[str, str], ...]:
