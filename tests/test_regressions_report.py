@@ -457,7 +457,16 @@ def test_marks_stand_in_the_order_of_the_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [40, 80])
 def test_sentences_fit_the_terminal(tmp_path: Path, width: int) -> None:
     page = text(troubled(tmp_path), width=width)
-    tables = ("jax ", "0.", "---", "change", "  jax-toolbox-triage", "Again: ", "For a maintainer: ", "Commits to look at: http")
+    tables = (
+        "jax ",
+        "0.",
+        "---",
+        "change",
+        "  jax-toolbox-triage",
+        "Again: ",
+        "For a maintainer: ",
+        "Commits to look at: http",
+    )
     prose = [line for line in page.splitlines() if " " in line.strip() and not line.startswith(tables)]
     assert [line for line in prose if len(line) > width] == []  # one long word stays whole, to be copied
 

@@ -13,11 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from repromatrix.engines.cdi import specification
 from repromatrix.engines.local_cuda import NEEDED
+from repromatrix.envs import debian
 from repromatrix.envs.base import BaseImage
-from repromatrix.envs.daemon import LABEL, Daemon
+from repromatrix.envs.daemon import LABEL, Daemon, connect
+from repromatrix.project import Project
 from tests.conftest import Said
+from tests.gpu_nodes import ZLIB, host_with_gpus
 from tests.handed_over import Case, case_of, change, hand_over, last, machine, unshare
+from tests.own_dockerd import own_dockerd
 
 pytestmark = pytest.mark.container
 
@@ -147,6 +152,28 @@ def test_no_gpu_here(clean: list[str], debian_base: BaseImage, folder: Path, giv
     said = in_container(clean, folder, *options(debian_base), *given)
     assert (said.code, last(said).startswith("COULD NOT RUN: ")) == (3, True), said.out + said.err
     assert re.search(r"device driver|CDI|nvidia", last(said)), said.out
+
+
+def test_gpus_are_given_as_the_daemon_can(
+    tmp_path: Path, debian_base: BaseImage, docker_project: Project, case: Case, folder: Path
+) -> None:
+    """Docker before 28 does not list what CDI describes. Seen on a real H200 without NVIDIA's runtime."""
+    change(folder, "reproduce.sh", "\ngpus=0\n", "\ngpus=1\n")
+    change(folder, "expected.json", '"gpus": 0', '"gpus": 1')
+    lonely = machine(tmp_path / "machine", ["docker"])
+    cdi = {"features": {"cdi": True}, "cdi-spec-dirs": ["{home}/cdi"]}
+    with own_dockerd(cdi, lacking="" if ZLIB.exists() else "zlib") as daemon:
+        identity = debian_base.id.removeprefix("sha256:")
+        archive = debian.DebianBase("bookworm", identity, docker_project.store / "bases" / f"{identity}.tar.zst")
+        given = ["--base", debian.import_image(archive, connect(daemon.host)), "--network", "host"]
+        environ = {"DOCKER_HOST": daemon.host, "PIP_INDEX_URL": case.index.url}
+        said = lonely.run(folder, *given, **environ)
+        assert (said.code, "Docker cannot give GPUs to a container here" in last(said)) == (3, True), said.err
+        host = host_with_gpus(tmp_path / "host")
+        (daemon.home / "cdi" / "nvidia.json").write_text(json.dumps(specification(host / "driver", host / "dev")))
+        said = lonely.run(folder, *given, **environ)
+        # The container has started, and finds that a node of /dev/null is no GPU.
+        assert (said.code, bool(re.search(r"can be seen here|jax sees", last(said)))) == (3, True), said.out + said.err
 
 
 def test_cuda_of_the_machine(tmp_path: Path, engine: Daemon, debian_base: BaseImage, case: Case, folder: Path) -> None:
