@@ -111,7 +111,9 @@ def run_selection(
     keys = plan.keys.values()
     with Results(project.state) as results, results.writing(announce=listener.note):
         if aside := results.recover():
-            listener.note(f"{len(aside)} unfinished attempts of earlier runs lie, without cores, in {aside[0].parent}")
+            lie = "lies" if len(aside) == 1 else "lie"
+            told = counted(len(aside), "unfinished attempt")
+            listener.note(f"{told} of earlier runs {lie}, without cores, in {aside[0].parent}")
         if request.rerun or request.single:
             results.forget(keys)
         kept = results.many(keys)
@@ -123,7 +125,7 @@ def run_selection(
         work = _Work(project, request, plan, engine, results, listener, cancel, parallel, fitness, ready)
         interrupted = False
         if todo:
-            _announce(project, plan, todo, engine, listener)
+            _announce(project, plan, todo, engine, listener, offline=request.offline)
             try:
                 work.do(todo, gpus)
             except KeyboardInterrupt:
@@ -156,7 +158,9 @@ def host_facts() -> tuple[tuple[str, str], ...]:
     return tuple(sorted({**hardware_facts(), **gpu_host_facts()}.items()))
 
 
-def _announce(project: Project, plan: Plan, todo: Mapping[Cell, int], engine: Engine, listener: Listener) -> None:
+def _announce(
+    project: Project, plan: Plan, todo: Mapping[Cell, int], engine: Engine, listener: Listener, *, offline: bool
+) -> None:
     """Say how much is to be done and downloaded, and refuse a disk that cannot hold it."""
     needed = {cell.environment for cell in todo}
     wanted = {wheel.sha256 for env in needed for wheel in plan.locks[env].wheels}
@@ -164,7 +168,7 @@ def _announce(project: Project, plan: Plan, todo: Mapping[Cell, int], engine: En
     listener.note(
         f"{counted(sum(todo.values()), 'attempt')} of {counted(len(todo), 'cell')} "
         f"in {counted(len(needed), 'environment')} on {engine.name}; "
-        + (f"{size / 1e6:.0f} MB to download" if size else "nothing to download")
+        + (f"{size / 1e6:.0f} MB {'missing' if offline else 'to download'}" if size else "nothing to download")
     )
     project.store.mkdir(parents=True, exist_ok=True)
     for env in needed:

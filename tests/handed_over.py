@@ -18,7 +18,10 @@ import uv
 from tests.conftest import RELEASES, Checkout, Said, new_checkout
 from tests.fake_index import FakeIndex, publish_jax, serve
 
-PROGRAMS = ("sh", "cat", "chmod", "cp", "dirname", "env", "grep", "head", "mkdir", "mktemp", "rm", "sed", "uname", "wc")
+PROGRAMS = (
+    "sh", "cat", "chmod", "cp", "dirname", "env", "grep", "head", "mkdir", "mktemp", "rm", "rmdir", "sed", "sleep",
+    "uname", "wc",
+)  # fmt: skip
 """What reproduce.sh asks of a machine beside Docker or uv."""
 
 FAILS_IN_1_1 = """

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -186,6 +186,96 @@ def test_interrupted_it_leaves_nothing_half(tmp_path: Path, after: float) -> Non
     if (tmp_path / "new").exists():
         assert (tmp_path / "new/.venv/bin/greet").exists()
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "new") == ["archive", "restore.pyz"]
+
+
+SLOW_TOOL = wheel_bytes(
+    "invoke",
+    {
+        "invoke/__init__.py": "",
+        "invoke/__main__.py": """
+import os, pathlib, sys, time
+first = not pathlib.Path("began").exists()
+pathlib.Path("began").write_text(str(os.getpid()))
+if first:
+    try:
+        time.sleep(100)
+    finally:
+        time.sleep(1)  # longer than subprocess.run waits for it
+        pathlib.Path("cleaned").touch()
+print("brought", sys.argv[1:])
+""",
+    },
+)
+"""In the place of the tool: interrupted the first time, and then well."""
+
+
+@pytest.mark.parametrize("told", ["all", "one"])
+@pytest.mark.parametrize("kind", ["archive", "parts"])
+def test_the_same_command_goes_on_after_an_interrupt(tmp_path: Path, kind: str, told: str) -> None:
+    """A terminal tells the restorer and the tool that it started, a `kill` the restorer alone."""
+    root, new = with_wheel(tmp_path, SLOW_TOOL), tmp_path / "a new one"
+    manifest = verify(root)
+    if kind == "parts":
+        parts_of(root, manifest, tmp_path / "parts")
+    command: list[str | Path] = [
+        sys.executable,
+        pyz(tmp_path),
+        tmp_path / kind,
+        "--into",
+        new.name,
+        "--incoming",
+        "waiting",
+    ]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as running:
+        until = time.monotonic() + 60
+        while not (new / "began").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.3)
+        (os.killpg if told == "all" else os.kill)(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=30)
+    assert (running.returncode, "the same command continues" in said) == (130, True), said
+    assert (new / "cleaned").exists() == (told == "all")  # SIGTERM ends this tool at once
+    assert not Path(f"/proc/{(new / 'began').read_text()}").exists()
+    (new / "notes.txt").write_text("mine")
+    before = tree(new)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    place = root if kind == "archive" else next(tmp_path.glob("waiting/*/archive"), None)
+    assert f"brought ['restore', '{place}', '--expect', '{manifest.id}']" in done.stdout
+    assert {**tree(new), "began": ""} == {**before, "began": ""}
+
+
+def _edited(new: Path) -> None:
+    (new / "repros/one.py").write_text("mine")
+
+
+def _linked(new: Path) -> None:
+    (new / "repros").rename(new / "mine")
+    (new / "repros").symlink_to("mine")
+
+
+def _deleted(new: Path) -> None:
+    (new / "repros/empty.py").unlink()
+
+
+def _without_its_tool(new: Path) -> None:
+    (new / ".venv").rename(new / "old-venv")
+
+
+@pytest.mark.parametrize("spoil", [_edited, _linked, _deleted, _without_its_tool])
+def test_it_does_not_go_on_with_another_checkout(tmp_path: Path, spoil: Callable[[Path], None]) -> None:
+    root, new = with_wheel(tmp_path, SLOW_TOOL), tmp_path / "new"
+    unpack(root, verify(root), new, PYTHON)
+    spoil(new)
+    program, before = pyz(tmp_path), tree(tmp_path)
+    done = subprocess.run(
+        [sys.executable, program, root, "--into", new], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, "exists already" in done.stderr) == (2, True), done.stderr
+    assert "name a new folder" in done.stderr
+    assert tree(tmp_path) == before
 
 
 def test_what_a_killed_call_left_goes_and_what_a_living_one_makes_stays(tmp_path: Path) -> None:

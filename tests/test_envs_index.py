@@ -31,7 +31,10 @@ from repromatrix.envs.index import (
 )
 from repromatrix.envs.model import Lock, Wheel
 from repromatrix.envs.network import redact, uv_environment, with_credentials
+from repromatrix.envs.tools import StackReaders
+from repromatrix.envs.wheels import WheelStore
 from repromatrix.errors import InfraError
+from repromatrix.events import Silent
 from repromatrix.spec.model import Environment, Matrix
 from tests.fake_index import make_wheel, serve
 
@@ -338,6 +341,38 @@ def test_addresses_leave_out_what_is_gone_and_use_the_extra_indexes_of_the_matri
         assert addresses(lock_of_toy(main.sha256, here), nightly) == {main.sha256: toy_url}
         with pytest.raises(InfraError, match="none of the packages"):
             addresses(Lock(lock_of_toy("").environment, "3.11", PLATFORM, "latest", "", (gone,)), matrix)
+
+
+def test_a_wheel_that_the_index_has_with_another_hash_is_not_said_to_have_vanished(
+    toy: Path, plain: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    store = WheelStore(tmp_path / "store")
+    with running(toy) as server:
+        for key, value in (plain | {"UV_DEFAULT_INDEX": server.url()}).items():
+            monkeypatch.setenv(key, value)
+        absent = Wheel("toy", "1.0", "toy-1.0-cp311-cp311-linux_x86_64.whl", "1" * 64, 0, "")
+        lock = lock_of_toy("0" * 64, absent)
+        found = addresses(lock)
+        assert found == {}
+        wrong = next(wheel for wheel in lock.wheels if wheel.sha256 == "0" * 64)
+        with pytest.raises(InfraError, match="the index serves another file under this name") as caught:
+            store.fetch([wrong], found, Silent(), threading.Event())
+        assert f"the lock has sha256 {'0' * 64}, the index has {server.sha256}" in caught.value.message
+        assert caught.value.where == toy.name
+        assert f"uv run invoke lock --env {lock.id} --refresh" in caught.value.hint
+        assert "vanished" not in str(caught.value)
+        with pytest.raises(InfraError, match="vanished from the index: the index does not list it") as caught:
+            store.fetch([absent], found, Silent(), threading.Event())
+        assert "--refresh" in caught.value.hint
+        # The wheels of tools belong to no environment that could be locked again.
+        tools = StackReaders("3.11", PLATFORM, (wrong,))
+        with pytest.raises(InfraError, match="another file under this name") as caught:
+            store.fetch([wrong], addresses(tools), Silent(), threading.Event())
+        assert "--env" not in caught.value.hint
+        # What is right is fetched all the same.
+        right = lock_of_toy(server.sha256)
+        store.fetch(right.wheels, addresses(right), Silent(), threading.Event())
+        assert store.missing(right.wheels) == ()
 
 
 def test_a_release_time_is_asked_for_once_per_index(

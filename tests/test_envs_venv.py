@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import tomllib
 from pathlib import Path
@@ -289,6 +290,22 @@ def test_the_real_jax_runs_in_its_venv_and_writes_nothing(store: WheelStore, tmp
     compiled = {line.split("'")[1] for line in said.stderr.splitlines() if line.startswith("# code object from")}
     assert [path for path in compiled if str(site) in path and not path.endswith(".pyc")] == []
     assert sum(str(site / "jax") in path for path in compiled) > 100
+
+
+def test_no_project_around_binds_the_uv_that_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Called in a project that demands another release of uv, and whose temporary folders lie in it."""
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "pyproject.toml").write_text(
+        '[project]\nname = "x"\nversion = "1"\n[tool.uv]\nrequired-version = "==0.1"'
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+    monkeypatch.setenv("UV_PYTHON_DOWNLOADS", "never")
+    monkeypatch.setenv("PATH", str(Path(sys.base_prefix, "bin")))
+    assert interpreters._ask_uv(PYTHON) is not None
+    with pytest.raises(NoInterpreter) as caught:
+        obtain_python("3.99", Silent())
+    assert "Required uv version" not in str(caught.value)
 
 
 def test_an_interpreter_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -336,6 +336,18 @@ def test_a_flag_that_we_set_is_a_skip_that_names_it() -> None:
         assert found.signature == Signature("flag unknown: --xla_a --xla_b", (), VERSION)
 
 
+def test_a_library_that_this_host_does_not_load_is_a_skip() -> None:
+    """jaxlib 0.5.1 with glibc 2.41; its words, but for the folder."""
+    trace = 'Traceback (most recent call last):\n  File "/env/jaxlib/xla_client.py", line 33, in <module>\n'
+    trace += "    from . import xla_extension as _xla\nImportError: /env/jaxlib/xla_extension.so: "
+    words = "cannot enable executable stack as shared object requires: Invalid argument\n"
+    found = grade(Raw(exit_status=1), "", trace + words, GradeContext())
+    assert found.outcome is Outcome.SKIP
+    assert "refuses the executable stack" in found.reason
+    other = "cannot open shared object file: No such file or directory\n"
+    assert grade(Raw(exit_status=1), "", trace + other, GradeContext()).outcome is Outcome.ERROR
+
+
 def test_a_flag_from_nowhere_stays_a_failure() -> None:
     context = GradeContext(env=(("XLA_FLAGS", "--xla_a=1 --xla_beta=1"),))
     found = grade(Raw(signal="SIGABRT"), "", unknown("--xla_a=1 --xla_b=1"), context)

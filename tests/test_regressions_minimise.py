@@ -433,7 +433,7 @@ def test_wrong_input_is_told(checkout: Checkout) -> None:
 
 WRONG = {
     "nothing": '--repro "nothing" matches nothing',
-    "f*": "means several repros",
+    "f*": "means 2 repros",
     "fine --env jax1.0.0-*": "this cell does not fail: ok",
     "fails --env jax1.0.0-*": "nothing can be minimised",
     "fails --env jax1.0.0-* --what flags": "flags cannot be minimised",

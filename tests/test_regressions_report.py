@@ -87,12 +87,15 @@ def test_versions_between_that_are_alike_are_one_run(tmp_path: Path) -> None:
     assert "where 0.6.1 to 0.6.2 (skip), 0.6.5 (left out), 0.7.0 (skip) gave no verdict" in answers(found)[0]
 
 
-def with_commit(tested: model.Tested, commit: str, store: Path) -> model.Tested:
-    """The same, with a jaxlib in the store that says from which commit it was built."""
+def with_commit(tested: model.Tested, commit: str, store: Path, beside: Lock | None = None) -> model.Tested:
+    """The same, with a jaxlib in the store that says from which commit it was built; with that of `beside`, if any."""
     assert tested.lock is not None
-    wheels = tuple(replace(wheel, size=0) for wheel in tested.lock.wheels)
+    others = [wheel for wheel in (beside or tested.lock).wheels if wheel.name == "jaxlib"]
+    wheels = tuple(
+        replace(wheel, size=0) for wheel in (*(each for each in tested.lock.wheels if each.name != "jaxlib"), *others)
+    )
     place = WheelStore(store).place(next(wheel for wheel in wheels if wheel.name == "jaxlib"))
-    place.parent.mkdir(parents=True)
+    place.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(place, "w") as archive:
         archive.writestr("jaxlib/version.py", f"_git_hash: str | None = {commit!r}\n")
     return replace(tested, lock=replace(tested.lock, wheels=wheels))
@@ -111,6 +114,55 @@ def test_commits_come_from_the_wheels(tmp_path: Path) -> None:
     how = triage(both, series("0.9.2", "0.10.2").versions[0].cell)
     assert f"jax:{'990e6a0b' * 5},xla:XLA_AT_jax-v0.10.2" in how.command
     assert "JAX_AT" not in "".join((how.command, *how.fill_in))
+
+
+def test_two_releases_that_share_a_jaxlib_have_not_its_commit(tmp_path: Path) -> None:
+    """As 0.4.36 and 0.4.37 do: the commit is that of the older one alone."""
+    good, bad = tried("0.7.0", "ok", "end"), tried("0.7.1", "crash", "end")
+    commit = "259194a6" * 5
+    edge = edge_of(with_commit(good, commit, tmp_path), with_commit(bad, commit, tmp_path, good.lock), tmp_path)
+    assert edge.source == ("jax-v0.7.0", "jax-v0.7.1")
+    assert [release.commit for release in edge.releases] == [commit, ""]
+    assert commits(edge)[:3] == (
+        f"The wheels of 0.7.0 were built from jax's commit {commit}.",
+        "No commit of jax was found in the wheels of 0.7.1.",
+        "The jaxlib of 0.7.1 is 0.7.0: the commit that it was built from (259194a62591) is not that of jax 0.7.1.",
+    )
+    how = triage(edge, series("0.7.0", "0.7.1").versions[0].cell)
+    words = as_jax_toolbox_reads_it(how.command)
+    assert words.passing_versions == f"jax:{commit},xla:XLA_AT_jax-v0.7.0"
+    assert words.failing_versions == "jax:JAX_AT_jax-v0.7.1,xla:XLA_AT_jax-v0.7.0"
+    assert "JAX_AT_jax-v0.7.1: `git rev-list -n 1 TAG`" in how.fill_in[0]
+    assert how.fill_in[0].count("XLA_AT_jax-v0.7.0") == 1
+
+
+def test_along_jaxlib_the_commits_are_those_of_jaxlib(tmp_path: Path) -> None:
+    good, bad = tried("0.7.0", "ok", "end"), tried("0.7.1", "crash", "end")
+    old, new = "a" * 40, "b" * 40
+    older = replace(with_commit(bad, old, tmp_path, good.lock), name="0.7.0", verdict=Verdict.GOOD)
+    edge = edge_of(older, with_commit(bad, new, tmp_path), tmp_path)
+    assert edge.source == (old, new)
+    assert commits(edge)[:2] == (
+        f"jaxlib 0.7.0 was built from jax's commit {old}.",
+        f"jaxlib 0.7.1 was built from jax's commit {new}.",
+    )
+    how = triage(edge, series("0.7.0", "0.7.1").versions[0].cell)
+    words = as_jax_toolbox_reads_it(how.command)
+    assert words.passing_versions == f"jax:{old},xla:XLA_AT_aaaaaaaaaaaa"
+    assert words.failing_versions == f"jax:{new},xla:XLA_AT_bbbbbbbbbbbb"
+    assert "those that jaxlib was built from" in how.fill_in[1]
+    assert "stayed 0.7.1" in how.fill_in[1]
+
+
+def test_where_only_another_package_changes_there_is_no_range(tmp_path: Path) -> None:
+    bad = with_commit(tried("0.7.1", "crash", "end"), "b" * 40, tmp_path)
+    assert bad.lock is not None
+    numpy = tuple(replace(wheel, version="2.3.1") if wheel.name == "numpy" else wheel for wheel in bad.lock.wheels)
+    older = replace(bad, name="2.3.1", verdict=Verdict.GOOD, lock=replace(bad.lock, wheels=numpy))
+    edge = edge_of(older, bad, tmp_path)
+    assert edge.source is None
+    assert commits(edge) == ("jax and jaxlib are the same on both sides: what to look at are the wheels that changed.",)
+    assert triage(edge, series("0.7.0", "0.7.1").versions[0].cell).command == ""
 
 
 # ---- two that cannot differ

@@ -188,17 +188,20 @@ ENVIRONMENT = Environment((("jax", "0.8.1"), ("cuda", "none"), ("python", "3.11"
 COMMIT = "8fc84ad2edc63fb3ac99abd56cae33653c8dc86e"
 
 
-def locked(tmp_path: Path, version_py: str) -> Project:
-    """A checkout with a lock of jax 0.8.1, and its jaxlib in the store."""
+def locked(tmp_path: Path, version_py: str, jax_py: str = "_git_hash: str | None = None", beside: str = "") -> Project:
+    """A checkout with a lock of jax 0.8.1, and its jaxlib in the store: of the version `beside`, or the same."""
     project = Project(tmp_path, tmp_path / "store")
-    names = {"jax": "jax-0.8.1-py3-none-any.whl", "jaxlib": "jaxlib-0.8.1-cp311-cp311-manylinux_2_27_x86_64.whl"}
+    tmp_path.mkdir(exist_ok=True)
+    versions = {"jax": "0.8.1", "jaxlib": beside or "0.8.1"}
+    tags = {"jax": "py3-none-any", "jaxlib": "cp311-cp311-manylinux_2_27_x86_64"}
     wheels = []
-    for number, (name, filename) in enumerate(names.items()):
+    for number, (name, version) in enumerate(versions.items()):
+        filename = f"{name}-{version}-{tags[name]}.whl"
         path = tmp_path / filename
         with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(f"{name}/version.py", version_py if name == "jaxlib" else "_git_hash: str | None = None")
+            archive.writestr(f"{name}/version.py", version_py if name == "jaxlib" else jax_py)
         size, day = path.stat().st_size, f"2025-11-1{number}T20:00:00Z"
-        wheels.append(Wheel(name, "0.8.1", filename, str(number) * 64, size, day))
+        wheels.append(Wheel(name, version, filename, str(number) * 64, size, day))
         place = WheelStore(project.store).place(wheels[-1])
         place.parent.mkdir(parents=True)
         path.rename(place)
@@ -217,9 +220,19 @@ def locked(tmp_path: Path, version_py: str) -> Project:
 )
 def test_a_release_has_days_and_the_commit_of_its_wheel(tmp_path: Path, version_py: str, commit: str) -> None:
     found = release(ENVIRONMENT, locked(tmp_path, version_py))
-    assert found == Release((("jax", "0.8.1", "2025-11-10"), ("jaxlib", "0.8.1", "2025-11-11")), commit)
+    assert found == Release((("jax", "0.8.1", "2025-11-10"), ("jaxlib", "0.8.1", "2025-11-11")), commit, commit)
     assert found.words == "jax 0.8.1 (2025-11-10)"
     assert found.reference == "jax-v0.8.1"
+
+
+def test_the_commit_of_a_jaxlib_of_another_release_is_not_that_of_jax(tmp_path: Path) -> None:
+    """jax 0.4.37 has the jaxlib of 0.4.36, and 0.5.2 that of 0.5.1."""
+    shared = release(ENVIRONMENT, locked(tmp_path / "shared", f"_git_hash: str = '{COMMIT}'\n", beside="0.8.0"))
+    assert (shared.version("jaxlib"), shared.commit, shared.jaxlib_commit) == ("0.8.0", "", COMMIT)
+    own = f"_git_hash: str = '{'5' * 40}'\n"
+    for beside in ("0.8.0", "0.8.1"):
+        found = release(ENVIRONMENT, locked(tmp_path / beside, f"_git_hash: str = '{COMMIT}'\n", own, beside))
+        assert (found.commit, found.jaxlib_commit) == ("5" * 40, COMMIT)
 
 
 def test_a_release_without_a_lock_or_with_a_damaged_wheel_is_still_a_version(tmp_path: Path) -> None:
@@ -236,7 +249,41 @@ def test_ranges_are_tags_of_releases_and_commits_of_nightlies() -> None:
     nightly = Release((("jax", "0.11.0.dev20260701", ""),), "c0ffee")
     assert source_range(new, nightly) == ("jax-v0.7.1", "c0ffee")
     assert source_range(new, replace(nightly, commit="")) is None
-    assert source_range(old, replace(old, commit="b")) == ("a", "b")  # one jax, two releases of jaxlib
+    nightlies = [replace(nightly, versions=(("jax", f"0.11.0.dev2026070{day}", ""),), commit="") for day in (1, 2)]
+    assert source_range(*(replace(each, jaxlib_commit=str(n)) for n, each in enumerate(nightlies))) is None
+
+
+def beside(jaxlib: str, commit: str = "", jaxlib_commit: str = "", jax: str = "0.7.1", numpy: str = "2.3.1") -> Release:
+    return Release((("jax", jax, ""), ("jaxlib", jaxlib, ""), ("numpy", numpy, "")), commit, jaxlib_commit)
+
+
+def test_one_jax_with_two_releases_of_jaxlib_has_a_range_of_the_commits_of_jaxlib() -> None:
+    assert source_range(beside("0.7.0", "", "a"), beside("0.7.1", "b", "b")) == ("a", "b")
+    assert source_range(beside("0.7.0", "c", "a"), beside("0.7.1", "c", "b")) == ("a", "b")
+    assert source_range(beside("0.7.0", "a"), beside("0.7.1", "b", "b")) is None  # of one jaxlib nothing is known
+    assert source_range(beside("0.7.1", "b", "b"), beside("0.7.1", "b", "b", numpy="2.3.2")) is None
+
+
+def told_of_edge(good: Release, bad: Release, axis: str) -> str:
+    """The line of a report on an edge between the two, along `axis`."""
+    cells = tuple(
+        with_axis(each.jax, outcome, **{axis: each.version(axis)}) for each, outcome in ((good, "ok"), (bad, "crash"))
+    )
+    releases = tuple(zip((one.environment for one in cells), (good, bad), strict=True))
+    text = issue_text(replace(material(cells), releases=releases), NOBODY)
+    return next(line for line in text.splitlines() if "**first bad**" in line)
+
+
+def test_commits_are_told_where_they_are_known_to_be_those_of_the_range() -> None:
+    a, b = "a" * 40, "b" * 40
+    line = told_of_edge(beside("0.7.0", a, a, jax="0.7.0"), beside("0.7.1", b, b), "jax")
+    assert "compare/jax-v0.7.0...jax-v0.7.1), commits `aaaaaaaaaaaa` to `bbbbbbbbbbbb`" in line
+    shared = told_of_edge(beside("0.7.0", a, a, jax="0.7.0"), beside("0.7.0", "", a), "jax")
+    assert shared.endswith("compare/jax-v0.7.0...jax-v0.7.1).")
+    line = told_of_edge(beside("0.7.0", "", a), beside("0.7.1", b, b), "jaxlib")
+    assert line.endswith(f"compare/{a}...{b}), the commits that jaxlib was built from.")
+    line = told_of_edge(beside("0.7.1", b, b), beside("0.7.1", b, b, numpy="2.3.2"), "numpy")
+    assert not re.search("range|commit|compare|bbbb", line)
 
 
 # ---- the text

@@ -23,6 +23,7 @@ from repromatrix.carry import folder
 from repromatrix.carry.format import Manifest
 from repromatrix.carry.parts import Found
 from repromatrix.carry.place import need_room
+from repromatrix.carry.unpack import unpack
 from repromatrix.carry.verify import read, verify
 from repromatrix.envs.daemon import Daemon
 from repromatrix.errors import UserError
@@ -323,6 +324,25 @@ def test_commands_say_what_is_wrong_by_their_status(place: Path, tmp_path: Path)
     }
 
 
+def test_into_a_checkout_that_it_made_it_goes_on(place: Path, tmp_path: Path) -> None:
+    """As after an interrupt: the checkout appears first and whole, and the store still lacks everything."""
+    checkout, new = plain(tmp_path), tmp_path / "new"
+    unpack(place, read(place), new, None)
+    (new / "notes.txt").write_text("mine")
+    before = tree(new)
+    command = ("restore", str(place), "--into", str(new), "--json", "-")
+    said = checkout.invoke(*command)
+    told = json.loads(said.out)
+    assert (said.code, told["project"], told["store"]["files"]) == (0, [], 2), said.err
+    assert tree(new) == before
+    (new / "repros/one.py").write_text("edited")
+    before = tree(tmp_path)
+    said = checkout.invoke(*command)
+    assert (said.code, "repros/one.py: 6 bytes, expected" in said.err) == (2, True), said.err
+    assert "name a new folder" in said.err
+    assert tree(new) == {path.removeprefix("new/"): what for path, what in before.items() if path.startswith("new/")}
+
+
 def test_verify_of_a_checkout_reads_the_wheels_of_the_locks(checkout: Checkout) -> None:
     checkout.repro("one", "import jax")
     assert checkout.invoke("fetch", "--env", "*").code == 0
@@ -444,9 +464,16 @@ def test_results_come_along(checkout: Checkout, tmp_path: Path) -> None:
     place, home = tmp_path / "archive", tmp_path / "home"
     home.mkdir()
     with_tool(checkout, str(place))
-    said = cut_off(home, sys.executable, str(place / "restore.pyz"), str(place), "--into", "new", cwd=tmp_path)
+    restorer = (sys.executable, str(place / "restore.pyz"), str(place), "--into", "new")
+    said = cut_off(home, *restorer, cwd=tmp_path)
     assert said.returncode == 0, said.stderr + said.stdout
     assert "3 results" in said.stdout
+    wheels = home / ".cache/repromatrix/wheels"
+    held = {path.name for path in wheels.iterdir()}
+    shutil.rmtree(wheels)  # as if it had been interrupted before these came
+    said = cut_off(home, *restorer, cwd=tmp_path)
+    assert (said.returncode, " 0 project files" in said.stdout) == (0, True), said.stderr + said.stdout
+    assert {path.name for path in wheels.iterdir()} == held
     locks = home / ".cache" / "repromatrix" / "locks"  # which keep the wheels, when the checkout's have changed
     assert {path.stem for path in locks.iterdir()} == {each.lock for each in read(place).environments}
     said = cut_off(home, ".venv/bin/invoke", "matrix", "--offline", "--engine", "venv", cwd=tmp_path / "new")

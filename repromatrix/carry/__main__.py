@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import errno
+import shlex
 import subprocess
 import sys
 import threading
@@ -23,7 +24,10 @@ from repromatrix.carry.format import Manifest
 from repromatrix.carry.incoming import Incoming, check_set, collect, store
 from repromatrix.carry.parts import Found, find
 from repromatrix.carry.trouble import Damaged, Refused, listed, shown
-from repromatrix.carry.unpack import VENV, check_new, check_python, this_python, unpack
+from repromatrix.carry.unpack import VENV, check_place, check_python, goes_on, this_python, unpack
+
+LEAVING = 5.0
+"""Seconds in which the tool may end by itself after an interrupt."""
 
 PERIOD = 1.0
 """Seconds between two lines of progress."""
@@ -64,7 +68,7 @@ def main() -> None:
         complain(shown(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}"))
         sys.exit(3)
     except KeyboardInterrupt:
-        complain("interrupted: parts that were taken are kept; the same command continues")
+        complain("interrupted: what was finished is kept; the same command continues")
         sys.exit(130)
 
 
@@ -76,7 +80,7 @@ def run(arguments: list[str]) -> int:
         return check(found, asked.expect)
     if asked.into is None:
         raise Refused("where to?", "add --into NEW, the new folder of the checkout; --verify only looks")
-    check_new(asked.into)
+    check_place(asked.into)
     come: Incoming | None = None
     if found.archive is not None:
         root, manifest = found.archive, checked(found.archive, asked.expect)
@@ -91,22 +95,40 @@ def run(arguments: list[str]) -> int:
         root = come.archive
         manifest = come.complete(Meter("verified", sum(each.content for each in come.taken().values())))
     say(f"archive {manifest.id}")
-    check_python(manifest, this_python())
-    unpack(root, manifest, asked.into, this_python())
-    say(f"{shown(str(asked.into))}: the project, and the tool in {VENV}")
-    rest = [*(["--no-images"] if asked.no_images else []), *(["--no-results"] if asked.no_results else [])]
     python = asked.into.absolute() / VENV / "bin" / "python"
-    tool = [str(python), "-m", "invoke", "restore", str(root.absolute()), "--expect", manifest.id, *rest]
-    status = subprocess.run(tool, cwd=asked.into, check=False).returncode
+    if goes_on(manifest, asked.into):
+        if not python.exists():
+            raise Refused(f"{asked.into} exists already, without the tool in {VENV}", "name a new folder")
+        say(f"{shown(str(asked.into))}: the project is there, as in the archive; the tool brings the rest")
+    else:
+        check_python(manifest, this_python())
+        unpack(root, manifest, asked.into, this_python())
+        say(f"{shown(str(asked.into))}: the project, and the tool in {VENV}")
+    rest = [*(["--no-images"] if asked.no_images else []), *(["--no-results"] if asked.no_results else [])]
+    restore = ["restore", str(root.absolute()), *rest]
+    status = wait(subprocess.Popen([str(python), "-m", "invoke", *restore, "--expect", manifest.id], cwd=asked.into))
     if status < 0:
         raise OSError(errno.EIO, f"the tool died of signal {-status}", str(python))
     if status:
-        complain(
-            f"continue with: cd {shown(str(asked.into))} && .venv/bin/invoke restore {shown(str(root.absolute()))}"
-        )
+        again = " ".join(map(shlex.quote, [f"{VENV}/bin/invoke", *restore]))
+        complain(shown(f"continue with: cd {shlex.quote(str(asked.into))} && {again}"))
     elif come is not None:
         say(f"the whole archive is kept in {shown(str(root))}; delete it if you have the parts")
     return status
+
+
+def wait(tool: subprocess.Popen[bytes]) -> int:
+    """The tool's exit status. Interrupted, it is given time to leave: a terminal tells it too, a `kill` does not."""
+    try:
+        return tool.wait()
+    except KeyboardInterrupt:
+        for stop in (tool.terminate, tool.kill):
+            with suppress(subprocess.TimeoutExpired):
+                tool.wait(LEAVING)
+                break
+            stop()
+        tool.wait()
+        raise
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from repromatrix.carry.folder import blob_path, hold
 from repromatrix.carry.format import File, Manifest
-from repromatrix.carry.place import Progress, copy, folder, need_room, no_progress
+from repromatrix.carry.place import Progress, copy, fault, folder, need_room, no_progress
 from repromatrix.carry.trouble import Damaged, Problem, Refused
 
 VENV = ".venv"
@@ -62,10 +62,53 @@ def check_new(into: Path) -> None:
     Raises:
         Refused: See there.
     """
-    if os.path.lexists(into) and not (into.is_dir() and not into.is_symlink() and not any(into.iterdir())):
+    if not is_new(into):
         raise Refused(f"{into} exists already", "name a new folder")
     if not into.absolute().parent.is_dir():
         raise Refused(f"{into.absolute().parent}: there is no such folder", "make it, or name another")
+
+
+def is_new(into: Path) -> bool:
+    """Whether nothing is at this place, or an empty folder."""
+    return not os.path.lexists(into) or (into.is_dir() and not into.is_symlink() and not any(into.iterdir()))
+
+
+def check_place(into: Path) -> None:
+    """Refuse what can be neither a new checkout nor one to go on with, before the archive is read.
+
+    Raises:
+        Refused: See there.
+    """
+    if into.is_symlink() or not (into / "matrix.toml").is_file():
+        check_new(into)
+
+
+def goes_on(manifest: Manifest, into: Path) -> bool:
+    """Whether `into` is a checkout that this archive made, for an interrupted restore to go on; False: it is new.
+
+    `unpack` makes it whole or not at all, so it is one if every project file lies there as the archive has it. What
+    else lies there does not matter: what goes on writes over nothing.
+
+    Raises:
+        Refused: Something else is there.
+        OSError: A file may not be read, so nobody knows.
+    """
+    if is_new(into):
+        return False
+    check_place(into)
+    for file in area(manifest, "project"):
+        *above, name = file.path.split("/")[1:]
+        try:
+            with folder(into, *above):
+                what = fault(into.joinpath(*above, name), file.sha256, file.size)
+        except (FileNotFoundError, NotADirectoryError):
+            what = "missing"
+        if what:
+            raise Refused(
+                f"{into} exists already, and is not as this archive makes it: {'/'.join([*above, name])}: {what}",
+                "name a new folder; or, for what that checkout lacks, use `invoke restore ARCHIVE` in it",
+            )
+    return True
 
 
 def check_python(manifest: Manifest, python: str) -> None:

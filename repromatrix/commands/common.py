@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import astuple, is_dataclass
@@ -25,7 +26,7 @@ def command(function: Command) -> Command:
     def run(*args: Any, **kwargs: Any) -> int:
         standard_streams()
         with suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what was finished is kept
+            _interrupt_once()
         try:
             _no_options((*args, *kwargs.values()))
             return function(*args, **kwargs)
@@ -40,6 +41,29 @@ def command(function: Command) -> Command:
             return 130
 
     return run
+
+
+_BOUNCE = 0.5
+"""Seconds in which a second signal is the first one's echo."""
+
+
+def _interrupt_once() -> None:
+    """Take SIGTERM for Ctrl-C, and either for one interruption where two of them come together.
+
+    `uv run` passes on what the terminal has sent to the whole group already; the second one would end what tells, after
+    the first, how far the work has come.
+    """
+    last = float("-inf")
+
+    def interrupt(_: int, __: object) -> None:
+        nonlocal last
+        before, last = last, time.monotonic()
+        if last - before > _BOUNCE:
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else a shell has switched it off
+        signal.signal(signal.SIGINT, interrupt)
 
 
 def uses_store(function: Command) -> Command:

@@ -14,6 +14,7 @@ from repromatrix.events import Listener
 from repromatrix.output import say
 from repromatrix.plan import Request, Selection
 from repromatrix.project import Project, find_project
+from repromatrix.report.layout import counted
 from repromatrix.spec.model import Environment
 
 
@@ -96,7 +97,7 @@ def fetch(request: Request, json: str) -> int:
         write_json(json, {"schema": 1, "environments": rows})
     if json != "-":
         total = sum(row["bytes"] for row in rows)
-        say(f"{len(rows)} environments complete in {project.store}; {total / 1e6:.0f} MB fetched")
+        say(f"{counted(len(rows), 'environment')} complete in {project.store}; {total / 1e6:.0f} MB fetched")
     return 0
 
 

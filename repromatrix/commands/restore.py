@@ -73,7 +73,7 @@ def restore(
     from repromatrix.carry.incoming import store
     from repromatrix.carry.parts import find
     from repromatrix.carry.trouble import shown
-    from repromatrix.carry.unpack import check_new
+    from repromatrix.carry.unpack import check_place, goes_on
     from repromatrix.report.document import write_json
     from repromatrix.share.archives import restore as job
     from repromatrix.share.upkeep.users import using
@@ -87,13 +87,14 @@ def restore(
     try:
         with listener() as ear, job.plain_errors(Path(place)):
             if into:
-                check_new(project.root)
+                check_place(project.root)
             found = find([Path(place).expanduser()])
             with using(project, typed(), complain):
                 archive = job.checked(found, expect, project.store / "incoming", ear)
                 for note in archive.manifest.notes:
                     ear.note(f"the archive says: {shown(note)}")
-                wanted = {"new": bool(into), "images": images, "results": results, "store_only": store_only}
+                new = bool(into) and not goes_on(archive.manifest, project.root)
+                wanted = {"new": new, "images": images, "results": results, "store_only": store_only}
                 done = job.restore(archive, project, ear, cancel, **wanted)
                 if archive.come is not None and not done.left_out:
                     archive.come.remove()

@@ -124,7 +124,7 @@ def _vanished(wheel: Wheel, how: str) -> InfraError:
     return InfraError(
         f"the wheel has vanished from the index: {how}",
         where=wheel.filename,
-        hint="restore it from an archive (`invoke restore`), or lock this environment again (`invoke lock`)",
+        hint="restore it from an archive (`invoke restore`), or lock again: `uv run invoke lock --env ID --refresh`",
     )
 
 
@@ -266,7 +266,7 @@ class _Transfer:
                 f"not the file of the lock: expected sha256 {self.wheel.sha256} ({self.wheel.size or '?'} bytes), "
                 f"got {digest} ({size} bytes) from {self.shown}; the file was removed",
                 where=self.wheel.filename,
-                hint="a proxy or mirror may have changed it; if the index did, lock this environment again",
+                hint="a proxy or mirror may have changed it; if the index did: `uv run invoke lock --env ID --refresh`",
             )
         final = self.store.place(self.wheel)
         final.parent.mkdir(parents=True, exist_ok=True)

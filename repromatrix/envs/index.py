@@ -10,7 +10,6 @@ import hashlib
 import re
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import tomllib
@@ -24,7 +23,8 @@ import uv
 
 from repromatrix.envs.disk import write_text
 from repromatrix.envs.model import Locked, Wheel
-from repromatrix.envs.network import DEFAULT_INDEX, EXTRA_INDEX, redact, uv_environment, with_credentials
+from repromatrix.envs.network import DEFAULT_INDEX, EXTRA_INDEX, own_folder, redact, uv_environment, with_credentials
+from repromatrix.envs.served import Served, served
 from repromatrix.errors import InfraError
 from repromatrix.spec.model import Matrix
 
@@ -113,9 +113,7 @@ def compile_requirements(
     env = uv_environment(environ)
     if indexes:
         env["UV_INDEX"] = " ".join([*indexes, *env.get("UV_INDEX", "").split()])
-    with tempfile.TemporaryDirectory(prefix="uv-of-repromatrix-") as name:
-        # An empty folder to work in: uv looks for [tool.uv] in the folders above its working directory.
-        folder = Path(name)
+    with own_folder() as folder:
         command = [_uv(), "pip", "compile", "-", "--python", sys.executable, "--python-version", python]
         command += ["--python-platform", platform, "--only-binary", ":all:", "--resolution", resolution]
         command += ["--format", "pylock.toml", "-o", "pylock.out.toml", "--no-progress", *options]
@@ -380,11 +378,12 @@ def pinned(
     return Resolution((), "")
 
 
-def addresses(lock: Locked, matrix: Matrix | None = None, cancel: threading.Event | None = None) -> dict[str, str]:
+def addresses(lock: Locked, matrix: Matrix | None = None, cancel: threading.Event | None = None) -> Served:
     """Where the index serves the wheels of `lock`: URL by SHA-256, with credentials where the index has some.
 
     Yanked wheels are found. A hash that is absent from the answer is no longer served: it can come from a store or an
-    archive only. The URLs may hold a password: `redact` them before they are shown.
+    archive only. Asking for one whose name the index has with another hash raises InfraError, which says so. The URLs
+    may hold a password: `redact` them before they are shown.
 
     Raises:
         InfraError: The index does not answer, or has none of these packages.
@@ -392,5 +391,5 @@ def addresses(lock: Locked, matrix: Matrix | None = None, cancel: threading.Even
     resolved = pinned(lock.wheels, lock.python, lock.platform, matrix, cancel)
     if not resolved.packages:
         raise InfraError(f"the index has none of the packages of {lock.id}", hint=_INDEX_HINT)
-    wanted = {wheel.sha256 for wheel in lock.wheels}
-    return {f.sha256: f.url for package in resolved.packages for f in package.files if f.sha256 in wanted}
+    files = (file for package in resolved.packages for file in package.files)
+    return served(lock, ((file.filename, file.sha256, file.url) for file in files))

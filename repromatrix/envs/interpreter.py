@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from repromatrix.envs.network import own_folder
 from repromatrix.errors import InfraError
 from repromatrix.events import Listener
 
@@ -89,7 +90,8 @@ def obtain_python(minor: str, listener: Listener) -> Interpreter:
     task = listener.start("venv", f"CPython {minor}, which this host lacks")
     try:
         command = [find_uv_bin(), "python", "install", f"cpython@{minor}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_INSTALL, check=False)
+        with own_folder() as there:
+            done = subprocess.run(command, cwd=there, capture_output=True, text=True, timeout=_INSTALL, check=False)
         said = done.stderr.strip().splitlines()[:1] if done.returncode else []
     except (OSError, subprocess.TimeoutExpired) as error:
         said = [str(error)]
@@ -128,7 +130,8 @@ def _ask_uv(minor: str) -> Path | None:
 
     try:
         command = [find_uv_bin(), "python", "find", f"cpython@{minor}", "--system", "--no-project", "--offline"]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        with own_folder() as there:
+            answer = subprocess.run(command, cwd=there, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):  # no uv here: the other places remain
         return None
     return Path(answer.stdout.strip()) if answer.returncode == 0 and answer.stdout.strip() else None

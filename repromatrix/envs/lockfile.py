@@ -189,7 +189,9 @@ def read_lock(path: Path, environment: Environment) -> Lock:
         InputErrors: Lines that are no wheel or do not fit, facts that are not those of `environment`.
         UserError: The file cannot be read.
     """
-    content = read_wheels(path, environment.python, f"lock it again: invoke lock --env {environment.id} --refresh")
+    # Not `invoke lock --refresh`, which does not know what a bisection locked once its lock cannot be read.
+    hint = "restore it, or delete it: whatever needs it locks it again"
+    content = read_wheels(path, environment.python, hint)
     cutoff = content.stated("cutoff")
     lock = Lock(
         environment=environment,

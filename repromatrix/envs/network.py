@@ -7,7 +7,9 @@ import netrc
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
@@ -24,12 +26,17 @@ _DECIDES_THE_RESULT = (
     "UV_NO_BUILD",
     "UV_OVERRIDE",
     "UV_PRERELEASE",
+    "UV_PROJECT",
     "UV_PYTHON",
     "UV_REQUIRE_HASHES",
     "UV_RESOLUTION",
     "UV_TORCH_BACKEND",
+    "UV_WORKING_DIR",
 )
 """uv's variables that change what is resolved, not where it comes from: a lock must not depend on who makes it."""
+
+_CUT = "[tool.uv.workspace]\n"
+"""A pyproject.toml above which uv looks no further; an empty one, or uv.toml, does not stop it (seen with 0.13.9)."""
 
 _ETC = Path("/etc")
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
@@ -74,6 +81,18 @@ def uv_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
         translate(("HTTP_PROXY", "http_proxy"), pip["proxy"])
     result |= {"UV_PYTHON_DOWNLOADS": "never", "NO_COLOR": "1"}
     return result
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    """A folder to run uv in, which is removed again: in another it may be bound by the project around it.
+
+    From the folders above its own uv takes constraints, indexes and the release of uv that they demand (else it refuses
+    every command), also below TMPDIR. The environment and the user's own uv.toml count as ever.
+    """
+    with tempfile.TemporaryDirectory(prefix="uv-of-repromatrix-") as name:
+        (Path(name) / "pyproject.toml").write_text(_CUT)
+        yield Path(name)
 
 
 def _pip_settings(environ: Mapping[str, str]) -> dict[str, str]:

@@ -18,6 +18,9 @@ from repromatrix.evidence.signature import before_hang, bounded, choose, shell_s
 from repromatrix.evidence.witness import Compiled, lacking
 from repromatrix.spec.model import Cell, Outcome, SignatureRule, Witness
 
+_EXECUTABLE_STACK = "cannot enable executable stack"
+"""jaxlib 0.5.1 where glibc is 2.41 or newer: `dlopen` no longer makes the stack executable (seen with Debian's)."""
+
 SKIP = 125
 """Exit status of a script that does not apply, as in `git bisect run`."""
 
@@ -179,6 +182,8 @@ def _judge(raw: Raw, stdout: str, stderr: str, context: GradeContext) -> _Verdic
     failure = choose(raw.signal if raw.exit_status is None else None, raw.exit_status, stderr, stdout)
     if failure is not None and failure.kind == "flag" and (reason := _refused(failure, stderr, context)):
         return _Verdict(Outcome.SKIP, reason)
+    if failure is not None and failure.kind == "setup" and _EXECUTABLE_STACK in failure.message:
+        return _Verdict(Outcome.SKIP, "the C library here refuses the executable stack that one of its libraries wants")
     return _memory(raw, failure, context) or _without_gpu(raw, failure, stderr, context) or _failed(raw)
 
 

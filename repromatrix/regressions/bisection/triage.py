@@ -10,7 +10,7 @@ import shlex
 from dataclasses import dataclass
 
 from repromatrix.regressions.model import FoundEdge
-from repromatrix.share.issues.releases import Release
+from repromatrix.share.issues.releases import Release, tag, told_apart_by
 from repromatrix.spec.model import Cell, word
 
 _FOLDER = "/repros"
@@ -41,7 +41,8 @@ def triage(edge: FoundEdge, cell: Cell, times: int = 1) -> Triage:
     if cell.described is not None or cell.repro.processes > 1:
         what = "one process on GPUs that are there" if cell.described is not None else "a single process"
         return Triage("", (f"JAX-Toolbox's triage runs {what}: for this repro there is no command line.",))
-    ends = [_Source.of(release, name) for release, name in zip(edge.releases, edge.source, strict=True)]
+    of = _Source.of_jaxlib if told_apart_by(*edge.releases) == "jaxlib" else _Source.of_jax
+    ends = [of(release) for release in edge.releases]
     words = [
         *("jax-toolbox-triage", "--container-runtime", "docker", "--failing-container", "IMAGE"),
         *("--passing-versions", ends[0].versions, "--failing-versions", ends[1].versions),
@@ -52,18 +53,21 @@ def triage(edge: FoundEdge, cell: Cell, times: int = 1) -> Triage:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What one end is called in the repository of jax, and its commits as far as they are known."""
+    """The commits of jax and XLA of one end, or what stands for them where they are not known."""
 
-    name: str
     jax: str
+    xla: str
 
     @classmethod
-    def of(cls, release: Release, name: str) -> _Source:
-        return cls(name if len(name) < 40 else name[:12], release.commit or f"JAX_AT_{name}")
+    def of_jax(cls, release: Release) -> _Source:
+        """XLA is in jaxlib: where that is another release than jax, it pins the commit."""
+        at = tag(release.version("jaxlib")) or release.reference[:12]
+        return cls(release.commit or f"JAX_AT_{release.reference}", f"XLA_AT_{at}")
 
-    @property
-    def xla(self) -> str:
-        return f"XLA_AT_{self.name}"
+    @classmethod
+    def of_jaxlib(cls, release: Release) -> _Source:
+        """The tool builds jax and jaxlib from one checkout."""
+        return cls(release.jaxlib_commit, f"XLA_AT_{release.jaxlib_commit[:12]}")
 
     @property
     def versions(self) -> str:
@@ -86,10 +90,15 @@ def _fill_in(edge: FoundEdge, ends: list[_Source]) -> list[str]:
     names = ", ".join(end.jax for end in tags)
     commits = [f"{names}: `git rev-list -n 1 TAG` in a checkout of jax"] if tags else []
     xla = (
-        f"{', '.join(end.xla for end in ends)}: the commit in third_party/xla/revision.bzl (in older releases"
-        " workspace.bzl) of jax there"
+        f"{', '.join(dict.fromkeys(end.xla for end in ends))}: the commit in third_party/xla/revision.bzl (in older"
+        " releases workspace.bzl) of jax there"
     )
     said = [f"To fill in: {'; '.join(['IMAGE: an image of JAX-Toolbox from about those days', *commits, xla])}."]
+    if told_apart_by(*edge.releases) == "jaxlib":
+        said.append(
+            "The commits of jax are those that jaxlib was built from. It builds jax from them too, which stayed"
+            f" {edge.releases[0].jax} in this search: see first that the two ends pass and fail there."
+        )
     said.append("Any exit status but 0 counts as this failure there: look at the first one that it shows.")
     if not edge.begins:
         said.append(

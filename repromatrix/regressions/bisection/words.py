@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -17,7 +17,7 @@ from repromatrix.report.layout import counted, duration, ending
 from repromatrix.results.combine import clip
 from repromatrix.results.rates import Rate, percent
 from repromatrix.search.model import Verdict
-from repromatrix.share.issues.releases import JAX
+from repromatrix.share.issues.releases import JAX, told_apart_by
 from repromatrix.spec.model import Outcome, word
 
 TELLS = (Verdict.GOOD, Verdict.BAD)
@@ -267,18 +267,31 @@ def _commits(edge: FoundEdge) -> tuple[str, ...]:
         if any(change.name in ("jax", "jaxlib") for change in edge.changes):
             return ("Which commits to look at is not known: nothing says from which ones these wheels were built.",)
         return ("jax and jaxlib are the same on both sides: what to look at are the wheels that changed.",)
-    pairs = list(zip((edge.older, edge.newer), edge.releases, strict=True))
-    said = [
-        f"The wheels of {each.name} were built from jax's commit {release.commit}."
-        for each, release in pairs
-        if release.commit
-    ]
-    if silent := [each.name for each, release in pairs if not release.commit]:
-        said.append(f"No commit of jax was found in the wheels of {' and '.join(silent)}.")
+    said = list(_built_from(edge))
     said.append(
         "XLA's commit is not in the wheels: third_party/xla/revision.bzl of jax pins it (workspace.bzl in older ones)."
     )
     return tuple(said)
+
+
+def _built_from(edge: FoundEdge) -> Iterator[str]:
+    """Of the two releases: of jaxlib where jax is the same in both."""
+    if told_apart_by(*edge.releases) == "jaxlib":
+        for release in edge.releases:
+            yield f"jaxlib {release.version('jaxlib')} was built from jax's commit {release.jaxlib_commit}."
+        return
+    pairs = list(zip((edge.older, edge.newer), edge.releases, strict=True))
+    for each, release in pairs:
+        if release.commit:
+            yield f"The wheels of {each.name} were built from jax's commit {release.commit}."
+    if silent := [each.name for each, release in pairs if not release.commit]:
+        yield f"No commit of jax was found in the wheels of {' and '.join(silent)}."
+    for each, release in pairs:
+        if not release.commit and release.jaxlib_commit:
+            yield (
+                f"The jaxlib of {each.name} is {release.version('jaxlib')}: the commit that it was built from"
+                f" ({release.jaxlib_commit[:12]}) is not that of jax {release.jax}."
+            )
 
 
 def spent(found: Bisection) -> str:

@@ -14,7 +14,7 @@ from repromatrix.compare import find_environment, locked
 from repromatrix.errors import InfraError, UserError
 from repromatrix.events import Listener
 from repromatrix.flow import host_facts, ready_engine
-from repromatrix.kept import known_cells
+from repromatrix.kept import known_of_one
 from repromatrix.plan import Request, choose, load
 from repromatrix.project import Project
 from repromatrix.regressions.bisection.asked import width
@@ -56,12 +56,8 @@ def minimise(
     began = time.monotonic()
     matrix, repros = load(project)
     engine = ready_engine(project, matrix, request.engine or matrix.run.engine, listener)
-    cells = choose(matrix, repros, request, engine.name).cells
-    if not cells:
-        raise UserError("no cell is left", where=request.repro, hint="`uv run invoke cells` says why each is left out")
-    if len({cell.repro.name for cell in cells}) > 1:
-        raise UserError(f"{request.repro} means several repros, and one is minimised", hint="give its whole name")
-    known = [one for one in known_cells(project, matrix, repros) if one.engine == engine.name]
+    cells, found = known_of_one(project, matrix, repros, replace(request, engine=engine.name))
+    known = [one for one in found if one.engine == engine.name]
     failing = _chosen(cells, {one.id: one for one in known if one.attempts}, wanted)
     good = _good(matrix, repros, request, wanted.good, failing, engine.name) if wanted.good else None
     parts: list[Smallest | Threshold] = []

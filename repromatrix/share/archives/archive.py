@@ -106,7 +106,8 @@ def archive(
     if ranged:
         fixed = (project, matrix, selection.cells, wanted.axis, wanted.oldest, wanted.newest)
         more = span(*fixed, listener, cancel, offline=request.offline)
-        selection = replace(selection, cells=(*selection.cells, *more))
+        named = selection.cells if request.env else ()  # else they only said which kinds of environments there are
+        selection = replace(selection, cells=(*named, *more))
     with _open(place) as old:
         obtaining = Obtaining(project, selection, old, request.offline, listener, cancel)
         work = _Work(obtaining, place, wanted)

@@ -50,6 +50,9 @@ NOFILE = 65536
 PATIENCE = 15.0
 """Seconds past the last moment for a verdict until the supervisor itself is taken for stuck."""
 
+LEAVING = 10.0
+"""Seconds in which the supervisor, told to end, may end what it started; reproduce.sh waits longer than that."""
+
 MOST_TEXTS = 16
 """Stacks that are looked at: as many as the tool reads."""
 
@@ -289,6 +292,8 @@ def supervise(command: Sequence[str], timeout: float) -> str:
             return "" if process.returncode == 0 else f"the supervisor ended with {process.returncode}: {words}"
         except BaseException:  # Ctrl-C: it ends all that the script started
             process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(LEAVING)  # it writes until its end, and who called removes the folder then
             raise
 
 

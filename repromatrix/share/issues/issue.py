@@ -15,7 +15,7 @@ from repromatrix.results.combine import clip
 from repromatrix.results.model import CellResult
 from repromatrix.share.issues.history import DATE, Edge, History, position
 from repromatrix.share.issues.material import Material, nothing_fails
-from repromatrix.share.issues.releases import JAX, Release, source_range
+from repromatrix.share.issues.releases import JAX, Release, source_range, told_apart_by
 from repromatrix.share.privacy.redact import Redactor
 from repromatrix.spec.model import Repro
 
@@ -151,8 +151,10 @@ def _edge(edge: Edge, releases: dict[str, Release], notes: Notes) -> str:
     old, new = (good, bad) if edge.begins else (bad, good)
     if (ends := source_range(old, new)) is not None:
         said += f"; range to look at: [{prose('...'.join(ends))}]({JAX}/compare/{'...'.join(ends)})"
-    if old.commit and new.commit:
-        said += f", commits {code(old.commit[:12])} to {code(new.commit[:12])}"
+        if told_apart_by(old, new) == "jaxlib":
+            said += ", the commits that jaxlib was built from"
+        elif old.commit and new.commit:
+            said += f", commits {code(old.commit[:12])} to {code(new.commit[:12])}"
     if edge.between:
         names = [f"{_place(cell, edge.axis)} ({_other(cell, notes)})" for cell in edge.between[:8]]
         more = [f"{len(edge.between) - 8} more"] if len(edge.between) > 8 else []

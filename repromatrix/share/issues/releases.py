@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import zipfile
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -29,22 +28,27 @@ class Release:
 
     Attributes:
         versions: (project, version, day of its upload or empty) of jax, jaxlib and the packages that are axes.
-        commit: Of the repository of jax that its wheels were built from; empty where they do not say.
+        commit: Of the repository of jax, that jax was built from; empty where that is not known. Two releases of jax
+            may share a jaxlib (0.4.36 and 0.4.37, 0.5.1 and 0.5.2), whose commit says nothing of the newer one.
+        jaxlib_commit: Of the same repository, that jaxlib was built from; empty where its wheel does not say.
     """
 
     versions: tuple[tuple[str, str, str], ...]
     commit: str
+    jaxlib_commit: str = ""
+
+    def version(self, name: str) -> str:
+        """Of the package `name`; empty where it is not told."""
+        return next((version for known, version, _ in self.versions if known == name), "")
 
     @property
     def jax(self) -> str:
-        return next((version for name, version, _ in self.versions if name == "jax"), "")
+        return self.version("jax")
 
     @property
     def reference(self) -> str:
         """What its source is called in the repository of jax: the release's tag, else the commit, else empty."""
-        if self.jax and not Version(self.jax).is_devrelease:
-            return f"jax-v{self.jax}"
-        return self.commit
+        return tag(self.jax) or self.commit
 
     @property
     def words(self) -> str:
@@ -66,33 +70,41 @@ def release_of(lock: Lock, project: Project) -> Release:
     """The release that is locked, and the commit in its wheels where they are in the store."""
     names = ["jax", "jaxlib", *(name for name, _ in lock.environment.axes if name not in ("jax", "jaxlib"))]
     wheels = {wheel.name: wheel for wheel in lock.wheels}
-    told = [wheels[name] for name in names if name in wheels]
-    return Release(tuple((each.name, each.version, each.uploaded[:10]) for each in told), _commit(lock, project))
+    told = tuple((each.name, each.version, each.uploaded[:10]) for each in (wheels[n] for n in names if n in wheels))
+    store = WheelStore(project.store)
+    jax, jaxlib = wheels.get("jax"), wheels.get("jaxlib")
+    own, beside = _hash_in(jax, store), _hash_in(jaxlib, store)
+    if not own and jax is not None and jaxlib is not None and jax.version == jaxlib.version:
+        own = beside
+    return Release(told, own, beside)
+
+
+def tag(version: str) -> str:
+    """What the release `version` of jax or jaxlib is called in the repository of jax; empty where it has no tag."""
+    return f"jax-v{version}" if version and not Version(version).is_devrelease else ""
+
+
+def told_apart_by(old: Release, new: Release) -> str:
+    """`jax`, or where that is the same `jaxlib`, if that differs: whose source to look at; empty where neither does."""
+    return next((name for name in ("jax", "jaxlib") if old.version(name) != new.version(name)), "")
 
 
 def source_range(old: Release, new: Release) -> tuple[str, str] | None:
-    """What the sources of two releases are called in the repository of jax; None where that is not known.
+    """What the sources of two releases are called in the repository of jax; None where there is no range, or it is not
+    known.
 
     Where the same jax was run with two releases of jaxlib, the commits that jaxlib was built from tell them apart.
     """
-    for names in ((old.reference, new.reference), (old.commit, new.commit)):
-        if all(names) and names[0] != names[1]:
-            return names
-    return None
+    names = {
+        "jax": (old.reference, new.reference),
+        "jaxlib": (old.jaxlib_commit, new.jaxlib_commit),
+    }.get(told_apart_by(old, new), ("", ""))
+    return names if all(names) and names[0] != names[1] else None
 
 
-def _commit(lock: Lock, project: Project) -> str:
-    store = WheelStore(project.store)
-    return next(filter(None, (_hash_in(wheel, store) for wheel in _built(lock.wheels))), "")
-
-
-def _built(wheels: Iterable[Wheel]) -> list[Wheel]:
-    return [wheel for name in ("jaxlib", "jax") for wheel in wheels if wheel.name == name]
-
-
-def _hash_in(wheel: Wheel, store: WheelStore) -> str:
-    path = store.path(wheel)
-    if path is None:
+def _hash_in(wheel: Wheel | None, store: WheelStore) -> str:
+    path = store.path(wheel) if wheel is not None else None
+    if wheel is None or path is None:
         return ""
     try:
         with zipfile.ZipFile(path) as archive, archive.open(f"{wheel.name}/version.py") as file:
