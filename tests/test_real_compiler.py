@@ -164,12 +164,16 @@ def test_the_collective_pipeliner_runs_and_changes_what_it_can(jax: str, ran: Ca
 
 @EVERY
 def test_the_windowed_loop_decides_whether_an_ok_counts(jax: str, ran: Callable[[str], Done]) -> None:
-    """From 0.7.2 on the loop is never made without a device: such a compilation must never be called ok."""
+    """From 0.7.2 on the loop is never made without a device: such a compilation must never be called ok.
+
+    Some of these versions are not in the repro's header. It and the environment are named, so that they run anyway.
+    """
     cells = ran(jax).of("windowed_einsum")
-    assert len(cells) == (0 if jax in ("0.4.38", "0.6.0", "0.8.2") else 2)
+    makes_it = jax in ("0.4.38", "0.6.0", "0.6.2")
+    assert len(cells) == 2
     for cell in cells:
-        assert cell["outcome"] == ("ok" if jax == "0.6.2" else "inconclusive")
-        if jax != "0.6.2":
+        assert cell["outcome"] == ("ok" if makes_it else "inconclusive")
+        if not makes_it:
             assert "'while', 'collective-permute'" in cell["reason"]
             assert cell["exit_status"] == 0
 
