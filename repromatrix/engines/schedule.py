@@ -21,6 +21,9 @@ from graphlib import CycleError, TopologicalSorter
 from repromatrix.engines.fitness import Fitness, Unfit
 from repromatrix.errors import InfraError
 
+_TICK = 0.2
+"""Seconds after which the caller's thread looks whether a signal has come."""
+
 GPU = "gpu"
 """The token that is handed out by index: a job is told which GPUs are its own."""
 
@@ -122,11 +125,14 @@ class Scheduler:
         thread = threading.Thread(target=coordinate, name="scheduler", daemon=True)
         try:
             thread.start()
-            finished.wait()
+            # Not without end: a signal that another thread took (one that has just started a process, and lets signals
+            # in again) wakes nobody here. Seen where environments are made ready beside an attempt.
+            while not finished.wait(_TICK):
+                pass
         except KeyboardInterrupt:
             cancel.set()
             # It may have come while the thread was being started; one that never was will not finish.
-            while not finished.wait(0.2) and thread.is_alive():
+            while not finished.wait(_TICK) and thread.is_alive():
                 pass
             raise
         if trouble:
