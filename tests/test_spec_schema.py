@@ -11,6 +11,7 @@ import jsonschema
 import pytest
 
 from repromatrix.regressions.bisection import schema as bisection
+from repromatrix.regressions.minimising import schema as minimisation
 from repromatrix.report.document import document
 from repromatrix.report.schema import schemas, text, write
 from repromatrix.spec.block import find_block
@@ -26,9 +27,9 @@ def valid(name: str, data: object) -> bool:
 
 def test_what_is_checked_in_is_up_to_date() -> None:
     kept = {path.name: path.read_text() for path in (ROOT / "schemas").iterdir()}
-    others = {bisection.NAME: text(bisection.schema())}
+    others = {each.NAME: text(each.schema()) for each in (bisection, minimisation)}
     assert kept == {name: text(schema) for name, schema in schemas().items()} | others, (
-        "run: python -m repromatrix.report.schema; python -m repromatrix.regressions.bisection.schema"
+        "run: python -m repromatrix.report.schema, repromatrix.regressions.{bisection,minimising}.schema"
     )
 
 
