@@ -88,6 +88,18 @@ class Checkout:
         )
         return Said(done.returncode, done.stdout, done.stderr)
 
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        """`invoke ARGS` in this checkout, in the background, alone in its process group."""
+        return subprocess.Popen(
+            self.command(*args),
+            cwd=self.root,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[FakeIndex]:

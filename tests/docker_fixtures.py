@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from repromatrix.envs import debian
 from repromatrix.envs.base import BaseImage, resolve_base
 from repromatrix.envs.daemon import Daemon, address, connect
 from repromatrix.envs.model import Lock, Wheel
@@ -92,3 +93,10 @@ def tiny_lock(docker_project: Project, tmp_path_factory: pytest.TempPathFactory)
     )
     jax = make_wheel(folder, "jax", "0.0.1", {"jax/__init__.py": "__version__ = '0.0.1'\n"})
     return lock_of(stored(store, greeter, "2024-05-01T00:00:00Z"), stored(store, jax, "2025-04-16T00:00:00Z"))
+
+
+def import_base(base: BaseImage, project: Project, host: str) -> str:
+    """Bring `base`, whose archive `project` has, to another daemon; its reference there."""
+    identity = base.id.removeprefix("sha256:")
+    archive = debian.DebianBase("bookworm", identity, project.store / "bases" / f"{identity}.tar.zst")
+    return debian.import_image(archive, connect(host))

@@ -11,13 +11,12 @@ import pytest
 
 from repromatrix.engines.base import Attempt, Prepared
 from repromatrix.engines.docker import DockerEngine
-from repromatrix.envs import debian
 from repromatrix.envs.base import BaseImage
-from repromatrix.envs.daemon import connect
 from repromatrix.envs.model import Lock
 from repromatrix.errors import InfraError
 from repromatrix.project import Project
 from repromatrix.spec.model import Matrix
+from tests.docker_fixtures import import_base
 from tests.own_dockerd import OwnDaemon, own_dockerd
 
 pytestmark = pytest.mark.container
@@ -30,11 +29,6 @@ def own_daemon(request: pytest.FixtureRequest) -> Iterator[OwnDaemon]:
         yield daemon
 
 
-def _archive(debian_base: BaseImage, project: Project) -> debian.DebianBase:
-    identity = debian_base.id.removeprefix("sha256:")
-    return debian.DebianBase("bookworm", identity, project.store / "bases" / f"{identity}.tar.zst")
-
-
 def test_the_daemon_dies_in_the_middle(
     own_daemon: OwnDaemon,
     debian_base: BaseImage,
@@ -45,7 +39,7 @@ def test_the_daemon_dies_in_the_middle(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", own_daemon.host)
-    reference = debian.import_image(_archive(debian_base, docker_project), connect(own_daemon.host))
+    reference = import_base(debian_base, docker_project, own_daemon.host)
     # The base's own interpreter is enough here.
     monkeypatch.setattr("repromatrix.engines.in_container.PYTHON", "/usr/bin/python3")
     docker = DockerEngine(docker_project, docker_matrix)
@@ -78,5 +72,5 @@ def test_the_daemon_dies_in_the_middle(
 @pytest.mark.parametrize("own_daemon", [90], indirect=True)
 def test_the_daemons_disk_is_full(own_daemon: OwnDaemon, debian_base: BaseImage, docker_project: Project) -> None:
     with pytest.raises(InfraError, match="disk is full") as caught:
-        debian.import_image(_archive(debian_base, docker_project), connect(own_daemon.host))
+        import_base(debian_base, docker_project, own_daemon.host)
     assert "docker system df" in caught.value.hint

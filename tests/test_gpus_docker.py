@@ -16,12 +16,12 @@ from repromatrix.engines.base import Attempt, Prepared, Raw
 from repromatrix.engines.cdi import specification
 from repromatrix.engines.docker import DockerEngine
 from repromatrix.engines.local_cuda import find_libraries
-from repromatrix.envs import debian
 from repromatrix.envs.base import BaseImage
 from repromatrix.envs.daemon import connect
 from repromatrix.envs.model import Lock
 from repromatrix.project import Project
 from repromatrix.spec.model import Environment, Matrix
+from tests.docker_fixtures import import_base
 from tests.gpu_nodes import GPU_SCRIPT, ZLIB, host_with_gpus
 from tests.own_dockerd import own_dockerd
 
@@ -55,9 +55,7 @@ def prepared(
     monkeypatch.setenv("DOCKER_HOST", host)
     monkeypatch.setattr("repromatrix.engines.in_container.PYTHON", "/usr/bin/python3")
     monkeypatch.setattr("repromatrix.engines.container.PYTHON", "/usr/bin/python3")
-    identity = debian_base.id.removeprefix("sha256:")
-    archive = debian.DebianBase("bookworm", identity, docker_project.store / "bases" / f"{identity}.tar.zst")
-    reference = debian.import_image(archive, connect(host))
+    reference = import_base(debian_base, docker_project, host)
     axes = dict(tiny_lock.environment.axes) | {"cuda": "13-local"}
     lock = Lock(Environment(tuple(axes.items())), tiny_lock.python, tiny_lock.platform, "release", "", tiny_lock.wheels)
     return Prepared(lock, "docker", reference, "", reference)

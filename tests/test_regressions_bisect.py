@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -440,15 +439,7 @@ SLOW = "if turn == 1 and number == 5:\n    pathlib.Path('{signal}').touch()\n   
 def test_a_blow_in_the_middle_loses_nothing(case: Case, blow: signal.Signals) -> None:
     waiting = case.checkout.root / "waiting"
     case.repro(SLOW.format(signal=waiting) + BEGINS, timeout='"90s"')
-    tool = subprocess.Popen(
-        case.checkout.command(*case.arguments("--confidence", "0")),
-        cwd=case.checkout.root,
-        env=case.checkout.environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    tool = case.checkout.start(*case.arguments("--confidence", "0"))
     end = time.monotonic() + 60
     while not waiting.exists() and time.monotonic() < end:
         time.sleep(0.05)

@@ -30,19 +30,6 @@ def told(said: str) -> str:
     return " ".join(said.split())
 
 
-def start(case: Case, *args: str) -> subprocess.Popen[str]:
-    """A bisection in the background, as the only one in its process group."""
-    return subprocess.Popen(
-        case.checkout.command(*args),
-        cwd=case.checkout.root,
-        env=case.checkout.environ,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
 def until(holds: Callable[[], bool], seconds: float = 60) -> bool:
     end = time.monotonic() + seconds
     while not holds() and time.monotonic() < end:
@@ -143,7 +130,7 @@ def test_ctrl_c_while_the_first_environment_is_made(case: Case, who: str) -> Non
     case.repro(BEGINS)
     files = {(who, item.path.name) for item in case.index.published if item.version == "1.3.2"}
     case.index.stalls |= files
-    tool = start(case, *case.arguments("--confidence", "0"))
+    tool = case.checkout.start(*case.arguments("--confidence", "0"))
     assert until(lambda: bool(case.index.stalling))
     interrupted(case, tool)
     assert case.tries == []
@@ -161,7 +148,7 @@ def test_ctrl_c_while_one_is_made_ready_ahead(case: Case, who: str) -> None:
     case.repro(slow + BEGINS, timeout='"90s"')
     files = {(who, item.path.name) for item in case.index.published if item.version != "1.3.2"}
     case.index.stalls |= files
-    tool = start(case, *case.arguments("--confidence", "0"))
+    tool = case.checkout.start(*case.arguments("--confidence", "0"))
     assert until(lambda: waiting.exists() and bool(case.index.stalling))
     interrupted(case, tool)
     case.read()
@@ -189,7 +176,7 @@ def test_ctrl_c_while_bytecode_is_compiled(case: Case, ahead: bool) -> None:
     slow = f"if number == 11 and turn == 1:\n    pathlib.Path({str(waiting)!r}).touch()\n    time.sleep(60)\n"
     case.repro((slow if ahead else "") + BEGINS, timeout='"90s"')
     slow_to_build(case, "1.0.0" if ahead else "1.3.2")
-    tool = start(case, *case.arguments("--confidence", "0"))
+    tool = case.checkout.start(*case.arguments("--confidence", "0"))
     place = case.checkout.root.parent
     assert until(lambda: waiting.exists() == ahead and any("--compile" in each for each in left_running(place)))
     interrupted(case, tool)
@@ -242,7 +229,8 @@ def test_two_bisections_at_once_are_both_right_and_tell_their_own_attempts(case:
     sweeps = ("6", "0")
     whole = {sweep: case.arguments("--sweep", sweep) for sweep in sweeps}
     tools = [
-        start(case, *(f"{sweep}.json" if word == "out.json" else word for word in whole[sweep])) for sweep in sweeps
+        case.checkout.start(*(f"{sweep}.json" if word == "out.json" else word for word in whole[sweep]))
+        for sweep in sweeps
     ]
     for tool in tools:
         _, said = tool.communicate(timeout=120)

@@ -15,11 +15,11 @@ import pytest
 
 from repromatrix.engines.cdi import specification
 from repromatrix.engines.local_cuda import NEEDED
-from repromatrix.envs import debian
 from repromatrix.envs.base import BaseImage
-from repromatrix.envs.daemon import LABEL, Daemon, connect
+from repromatrix.envs.daemon import LABEL, Daemon
 from repromatrix.project import Project
 from tests.conftest import Said
+from tests.docker_fixtures import import_base
 from tests.gpu_nodes import ZLIB, host_with_gpus
 from tests.handed_over import Case, case_of, change, hand_over, last, machine, unshare
 from tests.own_dockerd import own_dockerd
@@ -163,9 +163,7 @@ def test_gpus_are_given_as_the_daemon_can(
     lonely = machine(tmp_path / "machine", ["docker"])
     cdi = {"features": {"cdi": True}, "cdi-spec-dirs": ["{home}/cdi"]}
     with own_dockerd(cdi, lacking="" if ZLIB.exists() else "zlib") as daemon:
-        identity = debian_base.id.removeprefix("sha256:")
-        archive = debian.DebianBase("bookworm", identity, docker_project.store / "bases" / f"{identity}.tar.zst")
-        given = ["--base", debian.import_image(archive, connect(daemon.host)), "--network", "host"]
+        given = ["--base", import_base(debian_base, docker_project, daemon.host), "--network", "host"]
         environ = {"DOCKER_HOST": daemon.host, "PIP_INDEX_URL": case.index.url}
         said = lonely.run(folder, *given, **environ)
         assert (said.code, "Docker cannot give GPUs to a container here" in last(said)) == (3, True), said.err
